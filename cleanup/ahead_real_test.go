@@ -83,7 +83,7 @@ func TestRowsOfADefaultPartitionStopNeitherNewPartitionsNorTheRemoval(t *testing
 		if n := p.made(); n != 2 {
 			t.Errorf("%d partitions, must be 2: there was no second attempt", n)
 		}
-		clear(p.slow)
+		clear(p.rests)
 		p.run()
 		if n := p.made(); n != 3 {
 			t.Errorf("%d partitions, must be 3: the one that was dropped, too", n)

@@ -129,11 +129,9 @@ type Cleaner struct {
 	gap      string   // that the log has named, and that is still open
 	keep     string   // a condition on the rows of the present table: the row stays
 	notes    []string // hints of this pass, which the next pass reports
-	// What earlier passes found out, by partition or table. Run's goroutine only.
-	stay     map[pg.Table]stay
-	searched map[pg.Table]search
-	slow     map[pg.Table]slowAttach
-	limit    time.Duration // attachLimit, or less in a test
+	// rests are the tables and partitions that the cleanup leaves alone for a while. Run's goroutine only.
+	rests map[pg.Table]rest
+	limit time.Duration // attachLimit, or less in a test
 
 	mu     sync.Mutex
 	status Status
@@ -148,8 +146,7 @@ func New(cfg Config) *Cleaner {
 		cfg.Batch = defaultBatch
 	}
 	return &Cleaner{
-		cfg: cfg, piece: pieceBlocks, keep: "false", limit: attachLimit,
-		stay: map[pg.Table]stay{}, searched: map[pg.Table]search{}, slow: map[pg.Table]slowAttach{},
+		cfg: cfg, piece: pieceBlocks, keep: "false", limit: attachLimit, rests: map[pg.Table]rest{},
 	}
 }
 
@@ -217,8 +214,7 @@ func (c *Cleaner) drop() {
 	pg.Close(c.conn)
 	c.conn = nil
 	c.horizon.forget()
-	clear(c.stay)
-	clear(c.searched)
+	clear(c.rests)
 }
 
 // pass removes the rows that can be removed now.
@@ -319,6 +315,49 @@ func (c *Cleaner) clean(ctx context.Context, t *pg.TableFacts, below uint64) (er
 		return c.dropOld(ctx, t, below)
 	}
 	return c.deleteOld(ctx, t, below)
+}
+
+// A rest is why the cleanup leaves a table or a partition alone.
+type rest struct {
+	place string    // the ctid of a row that has to stay in a partition; "" for none
+	until time.Time // of the next attempt
+	why   string    // a hint for people, "" for none
+}
+
+const (
+	// attemptShare bounds the time that the cleanup spends on what stays: one part of so many.
+	attemptShare = 20
+	// longestRest is the longest time between two attempts at what stays.
+	longestRest = time.Hour
+	// tooLongRest is the time between two attempts that take too long.
+	tooLongRest = 10 * time.Minute
+)
+
+// rest leaves t alone after an attempt that took a while.
+func (c *Cleaner) rest(t pg.Table, took time.Duration, place string) {
+	left := rest{place: place}
+	if pause := min(attemptShare*took, longestRest); pause > c.cfg.Every {
+		left.until = time.Now().Add(pause)
+	}
+	c.rests[t] = left
+}
+
+// tooLong leaves t alone after an attempt that took too long.
+func (c *Cleaner) tooLong(t pg.Table, format string, args ...any) {
+	c.rests[t] = rest{until: time.Now().Add(tooLongRest), why: fmt.Sprintf(format, args...)}
+	c.note("%s", c.rests[t].why)
+}
+
+// resting reports whether t is left alone.
+func (c *Cleaner) resting(t pg.Table) bool {
+	r := c.rests[t]
+	if !time.Now().Before(r.until) {
+		return false
+	}
+	if r.why != "" {
+		c.note("%s", r.why)
+	}
+	return true
 }
 
 // errWaits means that the cleanup must wait. It is not reported as an error.

@@ -97,47 +97,27 @@ func (c *Cleaner) deleteOld(ctx context.Context, t *pg.TableFacts, below uint64)
 	return failed
 }
 
-// A search is what earlier passes found in a table: no row before from can go, as long as the same
-// transactions are known to be delivered and the same events are open. A row that was locked can be
-// before from. It is found with the next mark, because who locks a row has a transaction id.
-type search struct {
-	below uint64
-	keep  string    // Cleaner.keep
-	from  string    // a time, as the server prints it
-	again time.Time // of the next batch, after one that took too long
-}
-
-// tooLongAgain is how long the cleanup waits after a batch that exceeded the timeout of a statement.
-const tooLongAgain = 10 * time.Minute
-
 // deleteFrom removes rows of leaf, which is t or a partition of t.
 func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64) error {
-	column, session := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session
-	tooLong := fmt.Sprintf("a batch of %s takes longer than statement_timeout: no row is removed there, and walpost tries again after %s", leaf, tooLongAgain)
-	at := c.searched[leaf]
-	if time.Now().Before(at.again) {
-		c.note("%s", tooLong)
+	if c.resting(leaf) {
 		return nil
 	}
-	if at.below != below || at.keep != c.keep {
-		at = search{below: below, keep: c.keep, from: "-infinity"}
-	}
+	column, session, from := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session, "-infinity"
 	// A batch begins at the time at which the last one ended, because the index still has the
-	// deleted rows. The first one begins where the last pass ended, so that a backlog is not read in
-	// each pass while no newer mark is confirmed, for example because Kafka is down.
+	// deleted rows.
 	old := `WITH old AS MATERIALIZED (
   SELECT t.ctid FROM ONLY ` + leaf.SQL() + ` t, ` + next + ` r
   WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + ` AND NOT ` + c.keep + `
   ORDER BY t.` + column + ` LIMIT $4 FOR UPDATE OF t SKIP LOCKED)`
 	sql := old + `,
  gone AS (DELETE FROM ONLY ` + leaf.SQL() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)
- SELECT count(*), max(at), now() - $1::interval FROM gone`
+ SELECT count(*), max(at) FROM gone`
 	for {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
 			return nil // the knowledge of another session does not count
 		}
 		began := time.Now()
-		args := [][]byte{[]byte(interval(c.cfg.Keep)), []byte(at.from), strconv.AppendUint(nil, below, 10), strconv.AppendInt(nil, int64(c.cfg.Batch), 10)}
+		args := [][]byte{[]byte(interval(c.cfg.Keep)), []byte(from), strconv.AppendUint(nil, below, 10), strconv.AppendInt(nil, int64(c.cfg.Batch), 10)}
 		var row [][]byte
 		var err error
 		if c.cfg.Mode == MoveToArchive {
@@ -146,8 +126,7 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64
 			row, err = c.one(ctx, "delete", sql, args)
 		}
 		if pg.SQLState(err) == pg.StateCancelled {
-			c.note("%s", tooLong)
-			c.searched[leaf] = search{again: time.Now().Add(tooLongAgain)}
+			c.tooLong(leaf, "a batch of %s takes longer than statement_timeout: no row is removed there, and walpost tries again after %s", leaf, tooLongRest)
 			return nil
 		}
 		if givesWay(err) {
@@ -164,11 +143,10 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64
 		}
 		c.update(func(s *Status) { s.Rows += uint64(n) })
 		if n < c.cfg.Batch {
-			at.from = string(row[2])
-			c.searched[leaf] = at
+			c.rest(leaf, time.Since(began), "") // rows that are not delivered, for example because Kafka is down, are read again
 			return nil
 		}
-		at.from = string(row[1])
+		from = string(row[1])
 		// Leave half of the time to others.
 		if !wait.For(ctx, max(leastPause, time.Since(began))) {
 			return ctx.Err()

@@ -103,18 +103,9 @@ func plan(parts []partition, now float64) (made [][2]float64) {
 	return made
 }
 
-// A slowAttach is an attempt to attach a partition that took too long.
-type slowAttach struct {
-	again time.Time // of the next attempt
-	why   string
-}
-
-// attachLimit is how long an attempt may take beside a default partition. Postgres looks for rows of the new partition in the whole
-// default partition, and nobody can write to it meanwhile. So the next attempt comes only after attachAgain.
-const (
-	attachLimit = 5 * time.Second
-	attachAgain = 10 * time.Minute
-)
+// attachLimit is how long an attempt to attach a partition may take beside a default partition. Postgres looks for rows of the new
+// partition in the whole default partition, and nobody can write to it meanwhile.
+const attachLimit = 5 * time.Second
 
 // makeAhead creates partitions for future rows. It creates a table and attaches it, which does not
 // block writers if there is no default partition.
@@ -130,8 +121,7 @@ func (c *Cleaner) makeAhead(ctx context.Context, t *pg.TableFacts) error {
 	var limit []string
 	if rest != nil {
 		limit = []string{fmt.Sprintf("SET LOCAL statement_timeout = %d", c.limit.Milliseconds())}
-		if slow := c.slow[t.Table]; time.Now().Before(slow.again) {
-			c.note("%s", slow.why)
+		if c.resting(t.Table) {
 			return nil
 		}
 	}
@@ -147,9 +137,7 @@ func (c *Cleaner) makeAhead(ctx context.Context, t *pg.TableFacts) error {
 			c.note("partition %s is not created, because the default partition %s has rows from %s to %s", part, rest, from, to)
 			continue
 		case rest != nil && pg.SQLState(err) == pg.StateCancelled: // INSERTs go to the default partition, so none fails
-			slow := slowAttach{time.Now().Add(attachAgain), fmt.Sprintf("partition %s is not created, because Postgres needs more than %s to look for its rows in the default partition %s", part, c.limit, rest)}
-			c.slow[t.Table] = slow
-			c.note("%s", slow.why)
+			c.tooLong(t.Table, "partition %s is not created, because Postgres needs more than %s to look for its rows in the default partition %s", part, c.limit, rest)
 			return nil
 		case givesWay(err) && p[0] > clock.Now+p[1]-p[0]:
 			return nil // the next pass tries again
@@ -221,7 +209,7 @@ func (c *Cleaner) detachOld(ctx context.Context, t pg.Table, p partition, below 
 		if givesWay(err) {
 			return nil
 		}
-		delete(c.stay, p.Table)
+		delete(c.rests, p.Table)
 		return err // it already has its remark
 	}
 	old, err := c.old(ctx, p)
@@ -253,42 +241,24 @@ type look struct {
 	place string // the ctid of a row that has to stay; "" if something else keeps the partition for now
 }
 
-// A stay is why an attempt has left a partition where it is.
-type stay struct {
-	place string    // of look
-	again time.Time // of the next attempt
-}
-
-const (
-	// attemptShare bounds the time that the cleanup spends on a partition that stays: one part of so many.
-	attemptShare = 20
-	// longestStay is the longest time between two attempts.
-	longestStay = time.Hour
-)
-
 // attempt has work remove a partition, unless the row is still there that kept it the last time, or the
 // last attempt has taken so long that the next one has to wait. So a partition of many GB is not read
 // again in each pass because of one row at its end.
 func (c *Cleaner) attempt(ctx context.Context, t pg.Table, below uint64, work func() (look, error)) error {
-	last := c.stay[t]
-	if last.place != "" {
-		found, err := c.staying(ctx, t, below, "t.ctid = "+pg.QuoteLiteral(last.place)+"::tid")
+	if place := c.rests[t].place; place != "" {
+		found, err := c.staying(ctx, t, below, "t.ctid = "+pg.QuoteLiteral(place)+"::tid")
 		if found.place != "" || err != nil {
 			return err
 		}
 	}
-	if time.Now().Before(last.again) {
+	if c.resting(t) {
 		return nil
 	}
 	began := time.Now()
 	found, err := work()
-	delete(c.stay, t)
+	delete(c.rests, t)
 	if !found.done {
-		left := stay{place: found.place}
-		if pause := min(attemptShare*time.Since(began), longestStay); pause > c.cfg.Every {
-			left.again = time.Now().Add(pause)
-		}
-		c.stay[t] = left
+		c.rest(t, time.Since(began), found.place)
 	}
 	return err
 }
