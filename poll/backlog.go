@@ -3,7 +3,6 @@ package poll
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -114,12 +113,12 @@ const delayAfter = time.Second
 // backlog counts the rows at and behind the position.
 func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error) {
 	got, err := pg.Row[struct {
-		XMin, Newest string
+		XMin, Newest uint64 `json:",string"` // 0 for no row
 		Rows         int
 		Age          *float64 // of the oldest row, in microseconds
 	}](ctx, s.conn, "count the rows that are not delivered", fmt.Sprintf(`SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin,
  (SELECT count(*) FROM (SELECT FROM %[2]s WHERE %[3]s LIMIT %[5]d) c) AS rows,
- coalesce((SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1), '') AS newest,
+ (SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1) AS newest,
  extract(epoch FROM clock_timestamp()) * 1000000 - o.at AS age
  FROM (SELECT 1) one LEFT JOIN (SELECT (%[4]s)::bigint AS at FROM %[2]s WHERE %[3]s ORDER BY %[1]s LIMIT 1) o ON true`,
 		s.xid("t"), s.rows.from, s.atLeast("t", at), s.rows.Time, CountedRows+1))
@@ -130,23 +129,53 @@ func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 	if got.Age != nil {
 		b.Oldest = time.Now().Add(-time.Duration(max(0, *got.Age)) * time.Microsecond)
 	}
-	if got.Newest == "" {
+	if got.Newest < got.XMin {
 		return b, nil
 	}
-	newest, err := strconv.ParseUint(got.Newest, 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("count the rows that are not delivered: %w: transaction id %q", pg.ErrAnswer, got.Newest)
-	}
-	xmin, err := strconv.ParseUint(got.XMin, 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("count the rows that are not delivered: %w: transaction id %q", pg.ErrAnswer, got.XMin)
-	}
-	if newest < xmin {
-		return b, nil
-	}
-	blocker, err := s.blocker(ctx, cdc.Position(xmin))
+	blocker, err := s.blocker(ctx, cdc.Position(got.XMin))
 	if blocker != nil && (blocker.Since.IsZero() || time.Since(blocker.Since) >= delayAfter) {
 		b.Blocker = blocker
+	}
+	return b, err
+}
+
+// backlog counts the rows that are not finished.
+func (s *claimer) backlog(ctx context.Context, _ cdc.Position) (*Backlog, error) {
+	r := s.Session.rows
+	rows := fmt.Sprintf("(SELECT %s AS id, t.xmax AS locker, t.claimed_until, t.next_attempt_at, t.attempts, t.last_error, %s AS place, (%s)::bigint AS at FROM %s WHERE t.finished_at IS NULL ORDER BY %[2]s LIMIT %[5]d) c",
+		r.id, r.order, r.Time, r.from, CountedRows+1)
+	got, err := pg.Row[struct {
+		Rows, Claimed, Waiting, Workers int
+		Age                             *float64
+	}](ctx, s.conn, "count the rows that are not delivered", fmt.Sprintf(`SELECT count(*) AS rows, count(*) FILTER (WHERE claimed_until >= now()) AS claimed, count(*) FILTER (WHERE next_attempt_at > now()) AS waiting,
+ (SELECT count(DISTINCT pid) FROM pg_locks WHERE %s AND mode = 'ShareLock') AS workers,
+ extract(epoch FROM clock_timestamp()) * 1000000 - (array_agg(at ORDER BY place))[1] AS age FROM %s`, lockIs(nameLock, digest(s.Claims.set.Name)), rows))
+	if err != nil {
+		return nil, err
+	}
+	b := &Backlog{Rows: min(got.Rows, CountedRows), More: got.Rows > CountedRows, Claims: &ClaimCounts{Claimed: got.Claimed, Waiting: got.Waiting, Workers: got.Workers}}
+	if got.Age != nil {
+		b.Oldest = time.Now().Add(-time.Duration(max(0, *got.Age)) * time.Microsecond)
+	}
+	b.Claims.Refused, err = pg.Rows[RefusedRow](ctx, s.conn, "read the rows that were refused",
+		"SELECT id, attempts, coalesce(last_error, '') AS error, next_attempt_at AS next FROM "+rows+" WHERE attempts > 0 ORDER BY place LIMIT 10")
+	if err != nil {
+		return b, err
+	}
+	locked, err := pg.Rows[struct {
+		ID  string
+		XID uint64 `json:",string"`
+	}](ctx, s.conn, "read the rows that are locked", fmt.Sprintf(`SELECT coalesce(c.id, '') AS id, l.transactionid::text AS xid FROM %s JOIN pg_locks l ON l.transactionid = c.locker
+ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND coalesce(l.pid, 0) NOT IN (SELECT pid FROM pg_locks WHERE %s) ORDER BY place LIMIT 10`,
+		rows, lockIs(nameLock, digest(s.Claims.set.Name))))
+	for _, r := range locked {
+		by, err := s.blocker(ctx, cdc.Position(r.XID))
+		if err != nil {
+			return b, err
+		}
+		if by != nil {
+			b.Claims.Locked = append(b.Claims.Locked, LockedRow{r.ID, by})
+		}
 	}
 	return b, err
 }

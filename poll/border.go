@@ -45,14 +45,14 @@ func (s *cursor) takeBorder(ctx context.Context) error {
 	if err := s.exec(ctx, "take a transaction id", "SELECT pg_current_xact_id()"); err != nil {
 		return err
 	}
-	l, _, err := s.look(ctx, cdc.Position(border.XMin))
+	l, err := s.look(ctx, cdc.Position(border.XMin))
 	if err != nil {
 		return err
 	}
 	id := &s.identity
 	id.SlotFound.Exists, id.SlotFound.Created, id.SlotFound.Confirmed = true, true, cdc.Position(border.XMin)
-	id.Border, id.Server = got.Sees, max(id.Server, l.Insert)
-	return s.flushed(ctx, l.Insert, l.Flush)
+	id.Border, id.Server = got.Sees, max(id.Server, l.insert)
+	return s.flushed(ctx, l.insert, l.flush)
 }
 
 // setBorder has the source leave out what a border sees; "" for nothing.

@@ -3,7 +3,6 @@ package poll
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -115,75 +114,55 @@ func (s *cursor) compare(alias, operator string, with cdc.Position) string {
 	return fmt.Sprintf("%s %s '%d'::xid8", s.xid(alias), operator, uint64(with))
 }
 
-// A look is what one snapshot says.
+// A look is what one snapshot says: all transactions below xmin have ended, no id from xmax on is given
+// out, and newest is the largest id of a row at or behind the position, 0 for none.
 type look struct {
-	XMin, XMax, Newest string
-	Insert, Flush      cdc.Position
-	PID                int32
+	xmin, xmax, newest cdc.Position
+	insert, flush      cdc.Position // of the WAL, after the snapshot was taken
 }
 
-// A xids has the ids of a look: all transactions below xmin have ended, and newest is the largest id
-// of a row at or behind the position, 0 for none.
-type xids struct{ xmin, xmax, newest cdc.Position }
-
-func (l *look) ids() (ids xids, err error) {
-	for _, of := range []struct {
-		text string
-		to   *cdc.Position
-	}{{l.XMin, &ids.xmin}, {l.XMax, &ids.xmax}, {l.Newest, &ids.newest}} {
-		if of.text == "" {
-			continue
-		}
-		n, err := strconv.ParseUint(of.text, 10, 64)
-		if err != nil {
-			return ids, fmt.Errorf("look at the table: %w: transaction id %q", pg.ErrAnswer, of.text)
-		}
-		*of.to = cdc.Position(n)
-	}
-	return ids, nil
-}
-
-// look reads the snapshot's ids, and whether there is a row at or behind pos. The position of the WAL
-// is read after the snapshot was taken.
-func (s *cursor) look(ctx context.Context, pos cdc.Position) (look, xids, error) {
-	l, err := pg.Row[look](ctx, s.conn, "look at the table", fmt.Sprintf(`SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
+// look looks for rows at or behind pos.
+func (s *cursor) look(ctx context.Context, pos cdc.Position) (l look, err error) {
+	got, err := pg.Row[struct {
+		XMin, XMax, Newest uint64 `json:",string"`
+		Insert, Flush      cdc.Position
+		PID                int32
+	}](ctx, s.conn, "look at the table", fmt.Sprintf(`SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
  pg_current_wal_insert_lsn() AS insert, pg_current_wal_flush_lsn() AS flush, pg_backend_pid() AS pid,
- coalesce((SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1), '') AS newest`, s.xid("t"), s.rows.from, s.atLeast("t", pos)))
-	if err != nil {
-		return l, xids{}, err
-	}
-	if l.PID != s.pid {
-		return l, xids{}, pooled(s.pid, l.PID)
-	}
-	ids, err := l.ids()
-	if err == nil && max(pos, ids.newest+1) > ids.xmax {
+ (SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1) AS newest`, s.xid("t"), s.rows.from, s.atLeast("t", pos)))
+	l = look{xmin: cdc.Position(got.XMin), xmax: cdc.Position(got.XMax), newest: cdc.Position(got.Newest), insert: got.Insert, flush: got.Flush}
+	switch {
+	case err != nil:
+	case got.PID != s.pid:
+		err = pooled(s.pid, got.PID)
+	case max(pos, l.newest+1) > l.xmax:
 		err = fault.Person(fmt.Errorf("column %s of table %s has, or had, transaction ids that this server has not assigned yet (newest: %d, delivered up to: %d, next: %d): the rows were probably restored or copied from another server",
-			s.src.set.XIDColumn, s.src.set.Table, ids.newest, pos, ids.xmax),
+			s.src.set.XIDColumn, s.src.set.Table, l.newest, pos, l.xmax),
 			"Stop walpost, and find out which rows are not in Kafka (walpost verify lists them as missing or not_confirmed). Set the column to pg_current_xact_id() in these rows, and to '0' in all others.")
 	}
-	return l, ids, err
+	return l, err
 }
 
 // poll looks at the table once, and opens a range if one can be delivered.
 func (s *cursor) poll(ctx context.Context) error {
 	s.due = time.Now().Add(s.src.set.Interval)
 	p := &s.src.cursor
-	l, ids, err := s.look(ctx, p.pos)
+	l, err := s.look(ctx, p.pos)
 	if err != nil {
 		return err
 	}
 	s.used = time.Now()
-	if ids.newest == 0 {
-		s.src.looked(p.pos, ids, false)
+	if l.newest == 0 {
+		s.src.looked(p.pos, l.xmin, false)
 		return nil
 	}
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	if l, ids, err = s.look(ctx, p.pos); err != nil {
+	if l, err = s.look(ctx, p.pos); err != nil {
 		return err
 	}
-	end, err := s.cut(ctx, ids)
+	end, err := s.cut(ctx, &l)
 	if err != nil {
 		return err
 	}
@@ -191,54 +170,52 @@ func (s *cursor) poll(ctx context.Context) error {
 		if err := s.exec(ctx, "end to read", "COMMIT"); err != nil {
 			return err
 		}
-		if ids.newest != 0 { // nothing notifies of the end of the transaction that the rows wait for
+		if l.newest != 0 { // nothing notifies of the end of the transaction that the rows wait for
 			s.due = time.Now().Add(min(s.src.set.Interval, delayedGap))
 		}
-		s.src.looked(p.pos, ids, ids.newest != 0)
-		return s.delayed(ctx, ids)
+		s.src.looked(p.pos, l.xmin, l.newest != 0)
+		return s.delayed(ctx, l.xmin)
 	}
 	if err := s.read(ctx, end); err != nil {
 		return err
 	}
-	if err := s.flushed(ctx, l.Insert, l.Flush); err != nil {
+	if err := s.flushed(ctx, l.insert, l.flush); err != nil {
 		s.page = nil
 		return err
 	}
-	s.src.looked(p.pos, ids, false)
+	s.src.looked(p.pos, l.xmin, false)
 	s.undelayed()
-	p.end, p.wal, s.due = end, l.Insert, time.Now() // there may be more
+	p.end, p.wal, s.due = end, l.insert, time.Now() // there may be more
 	return nil
 }
 
 // one reads one id by a query, 0 for none.
 func (s *cursor) one(ctx context.Context, query string) (cdc.Position, error) {
-	got, err := pg.Row[look](ctx, s.conn, "cut the range", "SELECT coalesce(("+query+"), '') AS newest")
-	if err != nil {
-		return 0, err
-	}
-	ids, err := got.ids()
-	return ids.newest, err
+	got, err := pg.Row[struct {
+		ID uint64 `json:",string"`
+	}](ctx, s.conn, "cut the range", "SELECT ("+query+") AS id")
+	return cdc.Position(got.ID), err
 }
 
 // cut returns the end of the next range, which is the position if no row can be delivered yet. It works
 // in the snapshot of ids.
-func (s *cursor) cut(ctx context.Context, ids xids) (end cdc.Position, err error) {
+func (s *cursor) cut(ctx context.Context, l *look) (end cdc.Position, err error) {
 	pos := s.src.cursor.pos
 	for rows := rangeRows; ; rows *= 8 {
 		// The range ends before the row's transaction, because a large transaction is best read by itself. If
 		// that is not possible, it ends with this transaction.
-		query := fmt.Sprintf("SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s", s.xid("t"), s.rows.from, s.condition("t", pos, ids.xmin))
+		query := fmt.Sprintf("SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s", s.xid("t"), s.rows.from, s.condition("t", pos, l.xmin))
 		last, err := s.one(ctx, fmt.Sprintf("%s OFFSET %d LIMIT 1", query, rows-1))
 		whole := err == nil && last == 0
 		if whole {
-			last, err = s.one(ctx, s.newest(pos, ids.xmin))
+			last, err = s.one(ctx, s.newest(pos, l.xmin))
 		}
 		if err != nil || last == 0 {
 			return pos, err
 		}
 		alone := false
 		if !whole {
-			if err := s.lookAhead(ctx, last+1, ids); err != nil {
+			if err := s.lookAhead(ctx, last+1, l); err != nil {
 				return pos, err
 			}
 			before, err := s.one(ctx, s.newest(pos, last))
@@ -246,12 +223,12 @@ func (s *cursor) cut(ctx context.Context, ids xids) (end cdc.Position, err error
 				return pos, err
 			}
 			if alone = before == 0; !alone {
-				if end, err := s.withoutOvertaking(ctx, before+1, ids); err != nil || end > pos {
+				if end, err := s.withoutOvertaking(ctx, before+1, l); err != nil || end > pos {
 					return end, err
 				}
 			}
 		}
-		end, err := s.withoutOvertaking(ctx, last+1, ids)
+		end, err := s.withoutOvertaking(ctx, last+1, l)
 		if err != nil || end > pos || whole {
 			if alone {
 				s.src.cursor.only = last
@@ -263,9 +240,9 @@ func (s *cursor) cut(ctx context.Context, ids xids) (end cdc.Position, err error
 
 // withoutOvertaking returns the largest end up to which no row of the range overtakes a row of its key
 // behind the range. It is the position if that leaves no row.
-func (s *cursor) withoutOvertaking(ctx context.Context, end cdc.Position, ids xids) (cdc.Position, error) {
+func (s *cursor) withoutOvertaking(ctx context.Context, end cdc.Position, l *look) (cdc.Position, error) {
 	pos := s.src.cursor.pos
-	for s.rows.key != "" && end > pos && ids.newest >= end {
+	for s.rows.key != "" && end > pos && l.newest >= end {
 		behind, err := s.behind(ctx, end)
 		if err != nil {
 			return pos, err
@@ -333,7 +310,7 @@ func (s *cursor) next(ctx context.Context) (*cdc.Event, error) {
 			return nil, err
 		}
 		if p.wal == 0 { // the range is one of a checkpoint
-			l, _, err := s.look(ctx, p.pos)
+			l, err := s.look(ctx, p.pos)
 			if err != nil {
 				return nil, err
 			}
@@ -345,7 +322,7 @@ func (s *cursor) next(ctx context.Context) (*cdc.Event, error) {
 			if err != nil {
 				return nil, err
 			}
-			if p.wal = l.Flush; before == 0 {
+			if p.wal = l.flush; before == 0 {
 				p.only = newest
 			}
 		}
@@ -426,20 +403,16 @@ func (s *cursor) beginning(ctx context.Context, anyway bool) (cdc.Position, erro
 		return s.boundary(ctx)
 	}
 	// The id is in the WAL once that is flushed, so the server gives out no id up to it again.
-	own, err := pg.Row[struct{ ID string }](ctx, s.conn, "take a transaction id", "SELECT pg_current_xact_id()::text AS id")
+	own, err := s.one(ctx, "SELECT pg_current_xact_id()::text")
 	if err != nil {
 		return 0, err
 	}
-	l, ids, err := s.look(ctx, oldest)
+	l, err := s.look(ctx, oldest)
 	if err != nil {
 		return 0, err
 	}
-	id, err := strconv.ParseUint(own.ID, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("take a transaction id: %w: %q", pg.ErrAnswer, own.ID)
-	}
-	s.identity.Server = max(s.identity.Server, l.Insert) // a server without that WAL gives out the ids again
-	return min(ids.xmin, cdc.Position(id)+1), s.flushed(ctx, l.Insert, l.Flush)
+	s.identity.Server = max(s.identity.Server, l.insert) // a server without that WAL gives out the ids again
+	return min(l.xmin, own+1), s.flushed(ctx, l.insert, l.flush)
 }
 
 // boundary is the beginning where source.snapshot has a bound. Otherwise a person has to say what becomes of

@@ -29,12 +29,12 @@ type step struct {
 // horizonRows is about how many rows are between two steps. No query reads more of them.
 const horizonRows = 5 * rangeRows
 
-// lookAhead makes a horizon in the snapshot of ids, if there is none for a range that ends at end.
-func (s *cursor) lookAhead(ctx context.Context, end cdc.Position, ids xids) error {
+// lookAhead makes a horizon in the snapshot of l, if there is none for a range that ends at end.
+func (s *cursor) lookAhead(ctx context.Context, end cdc.Position, l *look) error {
 	if s.horizon != nil && end <= s.horizon.upTo {
 		return nil
 	}
-	h := &horizon{upTo: ids.xmin}
+	h := &horizon{upTo: l.xmin}
 	for from := s.src.cursor.pos; from != 0; {
 		next, err := s.one(ctx, fmt.Sprintf("SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s OFFSET %[4]d LIMIT 1",
 			s.xid("t"), s.rows.from, s.atLeast("t", from), horizonRows))

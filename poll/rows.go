@@ -2,11 +2,9 @@ package poll
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,10 +19,13 @@ import (
 type rowReader struct {
 	table.Format
 	of      *pg.TableFacts
-	from    string // the table in a FROM clause, as t
-	order   string // the order column, with t
-	id, key string // the columns as text, with t; key is "" for none
+	columns rowColumns
+
+	from, order, id, key string // as, orderOf, idOf and keyOf with t
 }
+
+// rowColumns are the columns by which polling reads rows. id and key may be empty.
+type rowColumns struct{ order, id, key string }
 
 // A row is one row as an Insert that owns its bytes.
 type row struct {
@@ -39,13 +40,8 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 	if s.Claims() {
 		rel = withoutClaims(rel)
 	}
-	text := func(column string) string {
-		if column == "" {
-			return ""
-		}
-		return "t." + pg.QuoteIdent(column) + "::text"
-	}
-	r := &rowReader{of: &f.Table, from: f.Table.From("t"), order: "t." + pg.QuoteIdent(s.OrderColumn), id: cmp.Or(text(s.ID(rel)), "''"), key: text(s.Key(rel))}
+	r := &rowReader{of: &f.Table, columns: rowColumns{order: s.OrderColumn, id: s.ID(rel), key: s.Key(rel)}}
+	r.from, r.order, r.id, r.key = r.as("t"), r.orderOf("t"), r.idOf("t"), r.keyOf("t")
 	r.Relation, r.Time, r.More = rel, "NULL", []string{r.order, r.id}
 	switch i := rel.Index(s.TimeColumn); {
 	case f.CommitTimes && !s.Claims(): // a claim is an UPDATE, which has another commit time
@@ -63,11 +59,30 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 	return r
 }
 
-// as is the table in a FROM clause, under an alias. orderOf, idOf and keyOf are its columns.
+// as is the table in a FROM clause, under an alias. orderOf is its order column. idOf and keyOf are the
+// event id and the key as text, and keyColumn is the key as it is; "" for no key.
 func (r *rowReader) as(alias string) string      { return r.of.From(alias) }
-func (r *rowReader) orderOf(alias string) string { return alias + strings.TrimPrefix(r.order, "t") }
-func (r *rowReader) idOf(alias string) string    { return strings.Replace(r.id, "t.", alias+".", 1) }
-func (r *rowReader) keyOf(alias string) string   { return alias + strings.TrimPrefix(r.key, "t") }
+func (r *rowReader) orderOf(alias string) string { return alias + "." + pg.QuoteIdent(r.columns.order) }
+func (r *rowReader) idOf(alias string) string {
+	if r.columns.id == "" {
+		return "''"
+	}
+	return alias + "." + pg.QuoteIdent(r.columns.id) + "::text"
+}
+
+func (r *rowReader) keyColumn(alias string) string {
+	if r.columns.key == "" {
+		return ""
+	}
+	return alias + "." + pg.QuoteIdent(r.columns.key)
+}
+
+func (r *rowReader) keyOf(alias string) string {
+	if r.columns.key == "" {
+		return ""
+	}
+	return r.keyColumn(alias) + "::text"
+}
 
 // scan makes a row of what a SELECT of List gave. now is the time of a row that has none.
 func (r *rowReader) scan(got [][]byte, now time.Time) (one row, err error) {

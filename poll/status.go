@@ -77,11 +77,11 @@ func (s *Source) Status() Status {
 }
 
 // looked counts a look. delayed says that it found rows and that none can be delivered.
-func (s *Source) looked(pos cdc.Position, ids xids, delayed bool) {
+func (s *Source) looked(pos, xmin cdc.Position, delayed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := &s.status
-	st.At, st.Position, st.XMin = time.Now(), pos, ids.xmin
+	st.At, st.Position, st.XMin = time.Now(), pos, xmin
 	st.Looks++
 	switch {
 	case !delayed:
@@ -99,13 +99,13 @@ const (
 )
 
 // delayed finds the transaction that delays delivery, and logs it now and then.
-func (s *cursor) delayed(ctx context.Context, ids xids) error {
+func (s *cursor) delayed(ctx context.Context, xmin cdc.Position) error {
 	since, now := s.src.Status().Delayed, time.Now()
 	if since.IsZero() || now.Sub(since) < blockerAfter || now.Before(s.name) {
 		return nil
 	}
 	s.name = now.Add(blockerEvery)
-	b, err := s.blocker(ctx, ids.xmin)
+	b, err := s.blocker(ctx, xmin)
 	if err != nil || b == nil {
 		return err
 	}

@@ -121,18 +121,16 @@ func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version
 	}
 	if _, err = r.conn.Exec(ctx, begin).ReadAll(); err == nil {
 		type snapshot struct {
-			On         bool
-			Sees, XMax string
-			At         cdc.Position
+			On   bool
+			Sees string
+			XMax uint64 `json:",string"`
+			At   cdc.Position
 		}
 		var now snapshot
 		now, err = pg.Row[snapshot](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
  pg_current_snapshot()::text AS sees, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END AS at`)
-		r.commits, r.sees, r.at = now.On, now.Sees, now.At
-		if err == nil {
-			r.xmax, err = strconv.ParseUint(now.XMax, 10, 64)
-		}
+		r.commits, r.sees, r.xmax, r.at = now.On, now.Sees, now.XMax, now.At
 	}
 	if err != nil {
 		r.Close()
