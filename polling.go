@@ -216,7 +216,7 @@ func (r *Relay) verified() (polled *verify.Polled, free func(), err error) {
 			return reached, err
 		},
 		Refused: r.refused,
-		Stands:  r.stands,
+		Stalled: r.stands,
 	}, free, nil
 }
 

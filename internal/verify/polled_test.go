@@ -21,7 +21,7 @@ func (w *world) polls(at *Reached) {
 		XIDColumn: "xid",
 		Reached:   func(context.Context) (Reached, error) { return *at, nil },
 		Refused:   func(context.Context) (string, error) { return "", nil },
-		Stands:    func(context.Context, cdc.Position) (string, error) { return "a reason", nil },
+		Stalled:   func(context.Context, cdc.Position) (string, error) { return "a reason", nil },
 	}
 }
 

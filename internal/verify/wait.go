@@ -20,8 +20,8 @@ type Polled struct {
 	// Refused says why a start of the relay would refuse what Reached said, such as that the server has another history now; "" if
 	// it would not.
 	Refused func(ctx context.Context) (why string, err error)
-	// Stands says why a relay that has reached a position comes no further.
-	Stands func(ctx context.Context, at cdc.Position) (why string, err error)
+	// Stalled says why a relay that has reached a position comes no further.
+	Stalled func(ctx context.Context, at cdc.Position) (why string, err error)
 }
 
 // Reached is how far a relay that polls has come: all rows of transactions below Position are delivered, and
@@ -37,8 +37,8 @@ func (r *Reached) has(xid uint64) bool {
 	return r.Unknown == "" && (xid < uint64(r.Position) || r.Border.Sees(xid))
 }
 
-// A stand is how far the relay has come, at one look.
-type stand struct {
+// A progress is how far the relay has come, at one look.
+type progress struct {
 	at   cdc.Position
 	lost string // why the relay will come no further; "" if it may
 }
@@ -62,7 +62,7 @@ func (v *verifier) wait(ctx context.Context, slot cdc.Position) (string, error) 
 		case now.at > before:
 			before, moved = now.at, time.Now()
 		case time.Since(moved) >= v.Wait:
-			return v.stands(ctx, conn, now.at, slot)
+			return v.stalled(ctx, conn, now.at, slot)
 		}
 		if !said {
 			if v.Polled != nil {
@@ -83,13 +83,13 @@ func (v *verifier) wait(ctx context.Context, slot cdc.Position) (string, error) 
 }
 
 // look reads how far the relay has come, and whether it has passed what was read.
-func (v *verifier) look(ctx context.Context, conn *pgconn.PgConn, slot cdc.Position) (now stand, passed bool, err error) {
+func (v *verifier) look(ctx context.Context, conn *pgconn.PgConn, slot cdc.Position) (now progress, passed bool, err error) {
 	if v.Polled == nil {
 		now, err = v.lookSlot(ctx, conn)
 		return now, err == nil && now.lost == "" && now.at >= slot, err
 	}
 	if v.reached, err = v.Polled.Reached(ctx); err != nil || v.reached.Unknown != "" {
-		return stand{lost: v.reached.Unknown}, false, err
+		return progress{lost: v.reached.Unknown}, false, err
 	}
 	now.at = v.reached.Position
 	if passed = v.newest == 0 || now.at > v.newest; passed {
@@ -100,7 +100,7 @@ func (v *verifier) look(ctx context.Context, conn *pgconn.PgConn, slot cdc.Posit
 	return now, passed, err
 }
 
-func (v *verifier) lookSlot(ctx context.Context, conn *pgconn.PgConn) (now stand, err error) {
+func (v *verifier) lookSlot(ctx context.Context, conn *pgconn.PgConn) (now progress, err error) {
 	type state struct {
 		Confirmed *cdc.Position
 		Invalid   bool
@@ -119,12 +119,12 @@ func (v *verifier) lookSlot(ctx context.Context, conn *pgconn.PgConn) (now stand
 	return now, err
 }
 
-// stands says why verify gives up waiting.
-func (v *verifier) stands(ctx context.Context, conn *pgconn.PgConn, at, slot cdc.Position) (string, error) {
+// stalled says why verify gives up waiting.
+func (v *verifier) stalled(ctx context.Context, conn *pgconn.PgConn, at, slot cdc.Position) (string, error) {
 	if v.Polled != nil {
 		why, err := v.Polled.Refused(ctx)
 		if v.reached.Unknown = why; why == "" && err == nil {
-			why, err = v.Polled.Stands(ctx, at)
+			why, err = v.Polled.Stalled(ctx, at)
 			why = fmt.Sprintf("for %s the relay has delivered only the transactions below %d, and rows of transaction %d were read (%s)", v.Wait, at, v.newest, why)
 		}
 		return why, err
