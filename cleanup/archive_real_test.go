@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const archiveTable = "CREATE TABLE outbox_archive (LIKE outbox)"
@@ -29,7 +28,7 @@ func (p *place) query(sql string) string {
 // Old, delivered rows are in the archive with all their values, and everything else stays in the outbox: what is not confirmed, what is
 // young, what is locked, and the rows of dead events.
 func TestOldRowsMoveToTheArchiveWithAllTheirValues(t *testing.T) {
-	for _, version := range []string{"14", "15", "16", "17", "18"} {
+	for _, version := range oldestAndNewest {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t, version, `CREATE TABLE outbox (id int PRIMARY KEY, n bigint GENERATED ALWAYS AS IDENTITY, gone int, event text, "a b" numeric(10,2),
@@ -38,16 +37,8 @@ func TestOldRowsMoveToTheArchiveWithAllTheirValues(t *testing.T) {
 			p.exec("ALTER TABLE outbox DROP COLUMN gone", "CREATE TABLE outbox_archive (LIKE outbox INCLUDING IDENTITY)", "ALTER TABLE outbox_archive ADD COLUMN archived_at timestamptz DEFAULT now()",
 				`INSERT INTO outbox (id, event, "a b", created_at) SELECT i, CASE i WHEN 2 THEN 'dead' ELSE 'e' || i END, i + 0.25, now() - interval '2 hours' FROM generate_series(1, 6) i`,
 				`INSERT INTO outbox (id, created_at) VALUES (7, now())`)
-			role := "r_" + p.slot // with the rights that setup prints, and no more
-			p.exec("CREATE ROLE "+role, "GRANT SELECT, DELETE, UPDATE (created_at) ON outbox TO "+role, "GRANT INSERT ON outbox_archive TO "+role)
-			t.Cleanup(func() { _, _ = p.sql.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role) })
-			p.cfg.Connect = func(ctx context.Context) (*pgconn.PgConn, error) {
-				conn, err := pgconn.Connect(ctx, p.dsn)
-				if err == nil {
-					err = conn.Exec(ctx, "SET ROLE "+role).Close()
-				}
-				return conn, err
-			}
+			role := p.as() // with the rights that setup prints, and no more
+			p.exec("GRANT SELECT, DELETE, UPDATE (created_at) ON outbox TO "+role, "GRANT INSERT ON outbox_archive TO "+role)
 			p.run()
 			p.want("nothing is confirmed", 1, 2, 3, 4, 5, 6, 7)
 			holder := p.connect()
@@ -145,17 +136,9 @@ func TestRowsMoveFromPartitionsToPartitions(t *testing.T) {
 // An archive in another schema without the right to use the schema is a missing right, and not a missing table.
 func TestTheArchiveMayBeInASchemaThatTheRoleMayNotUse(t *testing.T) {
 	p := newPlace(t, "", plainTable, Config{Mode: MoveToArchive, ArchiveTable: `"Old".outbox`})
-	role := "r_" + p.slot
-	p.exec(`CREATE SCHEMA "Old"`, `CREATE TABLE "Old".outbox (LIKE outbox)`, "CREATE ROLE "+role, insert(1, "1 hour"),
+	role := p.as()
+	p.exec(`CREATE SCHEMA "Old"`, `CREATE TABLE "Old".outbox (LIKE outbox)`, insert(1, "1 hour"),
 		"GRANT SELECT, DELETE, UPDATE (created_at) ON outbox TO "+role, `GRANT INSERT ON "Old".outbox TO `+role)
-	t.Cleanup(func() { _, _ = p.sql.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role) })
-	p.cfg.Connect = func(ctx context.Context) (*pgconn.PgConn, error) {
-		conn, err := pgconn.Connect(ctx, p.dsn)
-		if err == nil {
-			err = conn.Exec(ctx, "SET ROLE "+role).Close()
-		}
-		return conn, err
-	}
 	p.run()
 	p.confirm()
 	if err := p.pass(p.ctx); err == nil || !strings.Contains(err.Error(), `the role may not write to archive table "Old".outbox`) {

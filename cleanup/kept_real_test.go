@@ -24,7 +24,7 @@ func idColumn(rel *cdc.Relation) string {
 // A row stays while its event is dead or parked, whatever the type and the text of its id. It goes when the event is not open any more.
 // While nothing tells which events are open, all rows stay.
 func TestRowsOfOpenBadEventsStay(t *testing.T) {
-	for _, version := range []string{"14", "18"} {
+	for _, version := range oldestAndNewest {
 		t.Run(version, func(t *testing.T) {
 			kept, failure := []string{`a "b" \\ 'c', {d}`, ""}, error(nil)
 			p := newPlace(t, version, "CREATE TABLE outbox (id int PRIMARY KEY, event text, created_at timestamptz DEFAULT now() - interval '1 day')",

@@ -39,7 +39,7 @@ func (p *place) fill(table string) {
 
 // A row is written into a piece that was read. It is found once the partition is shut, and nothing is dropped before it is confirmed.
 func TestARowThatIsWrittenBehindTheLookIsFound(t *testing.T) {
-	for _, version := range []string{"14", "18"} {
+	for _, version := range oldestAndNewest {
 		t.Run(version, func(t *testing.T) {
 			p := newPlace(t, version, strings.Replace(partitioned, "NOT NULL", "NOT NULL, filler text", 1), Config{Mode: DropPartitions, Keep: 48 * time.Hour})
 			p.exec(part("outbox_old", -5, -4), part("outbox_now", 0, 1))
@@ -99,7 +99,7 @@ func TestARowThatIsMovedBehindTheLookIsNotDropped(t *testing.T) {
 
 // A piece is read by itself, and not the whole partition for each.
 func TestAPieceIsReadByItself(t *testing.T) {
-	for _, version := range []string{"14", "15", "16", "17", "18"} {
+	for _, version := range oldestAndNewest {
 		t.Run(version, func(t *testing.T) {
 			p := newPlace(t, version, partitioned, Config{Mode: DropPartitions})
 			p.exec("CREATE TABLE outbox_old (id int, created_at timestamptz, filler text)")
