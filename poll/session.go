@@ -102,9 +102,6 @@ func (s *Session) Continue() { s.proceed() }
 func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
 	ev, err := s.await(ctx, wait)
 	s.broken = s.broken || err != nil
-	if err == nil && ev.Kind == cdc.Insert {
-		s.src.missed(nil, "")
-	}
 	return ev, s.reopens(err)
 }
 
@@ -200,16 +197,12 @@ func (s *Session) exec(ctx context.Context, step, sql string) error {
 }
 
 // reopens makes the error of a missing table or column one that can be retried. The next Open examines the table, and its error says
-// what is missing and what repairs it. If it finds nothing, and the same error comes again before a row does, something else is missing.
+// what is missing and what repairs it.
 func (s *Session) reopens(err error) error {
-	state := pg.SQLState(err)
-	switch {
-	case state != stateNoTable && state != stateNoColumn:
+	if state := pg.SQLState(err); state != stateNoTable && state != stateNoColumn {
 		return err
-	case s.src.missed(s, state):
-		return fault.WithHint(err, "The outbox table has every column that walpost needs. Look for a trigger, rule, policy or function of the table that names a table or column that does not exist, and correct it. Nothing is lost.")
 	}
-	return fault.Retry(err)
+	return fault.Retry(fault.WithHint(err, "If the outbox table has every column that walpost needs, look for a trigger, rule, policy or function of the table that names a table or column that does not exist, and correct it. Nothing is lost."))
 }
 
 const (

@@ -21,9 +21,7 @@ type Source struct {
 	claims *Claims
 
 	mu     sync.Mutex
-	pid    int32    // of the newest session's server process
-	lacks  string   // the SQLSTATE with which a session ended since the newest row, "" for none
-	lacked *Session // that ended with it
+	pid    int32 // of the newest session's server process
 	status Status
 	border *cdc.Snapshot // what it sees is delivered by another source; nil for nothing
 	sees   string        // the text of border
@@ -49,16 +47,6 @@ func (s *Source) process() int32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pid
-}
-
-// missed notes that a session found something missing; a nil one notes that a row came. It reports whether the session before ended with
-// the same error.
-func (s *Source) missed(by *Session, state string) (again bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	again = by != nil && state == s.lacks && by != s.lacked
-	s.lacks, s.lacked = state, by
-	return again
 }
 
 // connect opens a connection whose values have the text that a stream gives. A server that loses the
