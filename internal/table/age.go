@@ -22,6 +22,17 @@ func (t *Table) AgeUnknown(since time.Time, timeColumn string) string {
 	return ""
 }
 
+// age is the time at which a row was written: its commit time if the server keeps these, else its timeColumn. It is "" if nothing tells.
+func (t *Table) age(timeColumn string) (expression string, err error) {
+	switch {
+	case t.reader.commits:
+		return commitTimestamp, nil
+	case timeColumn == "":
+		return "", nil
+	}
+	return t.column(timeColumn)
+}
+
 // TellsAge returns an error if nothing tells when the rows were written.
 func (t *Table) TellsAge(timeColumn string) error {
 	if t.reader.commits || timeColumn != "" {
@@ -51,23 +62,18 @@ func (t *Table) Cuts(ctx context.Context, since time.Time, timeColumn string) (b
 	if err != nil || young == "" {
 		return false, err
 	}
-	age := commitTimestamp
-	if !t.reader.commits {
-		age = "t." + pg.QuoteIdent(timeColumn)
-	}
-	return t.aged(ctx, young, age)
+	return t.aged(ctx, young, timeColumn)
 }
 
 // Oldest returns the time of the oldest row of sel: its commit time, or its TimeColumn if that is a timestamptz. known is false if the
 // time of a row is not known. The time is zero if there is no row.
 func (t *Table) Oldest(ctx context.Context, sel Selection) (oldest time.Time, known bool, err error) {
-	age := commitTimestamp
-	if !t.reader.commits {
-		i := t.Relation.Index(sel.TimeColumn)
-		if i < 0 || t.Relation.Columns[i].BaseName != "timestamptz" {
-			return oldest, false, nil
-		}
-		age = "t." + pg.QuoteIdent(sel.TimeColumn)
+	if i := t.Relation.Index(sel.TimeColumn); !t.reader.commits && (i < 0 || t.Relation.Columns[i].BaseName != "timestamptz") {
+		return oldest, false, nil
+	}
+	age, err := t.age(sel.TimeColumn)
+	if err != nil {
+		return oldest, false, err
 	}
 	where, _, err := t.where(&sel)
 	if err != nil {
@@ -93,11 +99,15 @@ func (t *Table) Timed(ctx context.Context, sel Selection) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return t.aged(ctx, strings.Join(where, " AND "), commitTimestamp)
+	return t.aged(ctx, strings.Join(where, " AND "), "")
 }
 
 // aged reports whether every row that a condition selects has an age.
-func (t *Table) aged(ctx context.Context, condition, age string) (bool, error) {
+func (t *Table) aged(ctx context.Context, condition, timeColumn string) (bool, error) {
+	age, err := t.age(timeColumn)
+	if err != nil {
+		return false, err
+	}
 	unknown, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look at the age of the rows of "+t.String(),
 		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s AND %s IS NULL) AS found", t.from(), t.kept(), condition, age))
 	return !unknown.Found, err

@@ -187,13 +187,13 @@ func (t *Table) where(sel *Selection) (where []string, id string, err error) {
 		where = append(where, sel.Behind.where(t.reader.xmax))
 	}
 	if !sel.Until.IsZero() {
-		age := commitTimestamp
-		if !t.reader.commits {
-			if age, err = t.column(sel.TimeColumn); err != nil {
-				return nil, "", err
-			}
+		age, err := t.age(sel.TimeColumn)
+		if err != nil {
+			return nil, "", err
 		}
-		where = append(where, fmt.Sprintf("(%s < %s) IS NOT FALSE", age, timestamptz(sel.Until)))
+		if age != "" {
+			where = append(where, fmt.Sprintf("(%s < %s) IS NOT FALSE", age, timestamptz(sel.Until)))
+		}
 	}
 	return where, id, nil
 }
@@ -238,17 +238,16 @@ func (t *Table) since(sel *Selection) (string, error) {
 		return "", nil
 	}
 	at := timestamptz(sel.Since)
+	age, err := t.age(sel.TimeColumn)
 	switch {
+	case err != nil || age == "":
+		return "", err
 	case t.reader.commits:
 		// A row without a commit time was written before the server kept commit times. It can be younger than Since only if the
 		// server kept none at Since.
-		return fmt.Sprintf("(%s >= %s OR %s IS NULL AND NOT EXISTS (SELECT FROM %s WHERE %s < %s))", commitTimestamp, at, commitTimestamp,
-			t.from(), commitTimestamp, at), nil
-	case sel.TimeColumn != "":
-		c, err := t.column(sel.TimeColumn)
-		return fmt.Sprintf("(%s >= %s OR %s IS NULL)", c, at, c), err
+		return fmt.Sprintf("(%[1]s >= %[2]s OR %[1]s IS NULL AND NOT EXISTS (SELECT FROM %[3]s WHERE %[1]s < %[2]s))", age, at, t.from()), nil
 	}
-	return "", nil
+	return fmt.Sprintf("(%[1]s >= %[2]s OR %[1]s IS NULL)", age, at), nil
 }
 
 // after returns the conditions of Selection.After: done for rows before its key, and same for rows with its key. Both select only
