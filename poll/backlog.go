@@ -110,6 +110,15 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 // delivery for the moment that its transaction takes.
 const delayAfter = time.Second
 
+// newBacklog is a Backlog of so many rows, the oldest of which has an age in microseconds.
+func newBacklog(rows int, age *float64) *Backlog {
+	b := &Backlog{Rows: min(rows, CountedRows), More: rows > CountedRows}
+	if age != nil {
+		b.Oldest = time.Now().Add(-time.Duration(max(0, *age)) * time.Microsecond)
+	}
+	return b
+}
+
 // backlog counts the rows at and behind the position.
 func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error) {
 	got, err := pg.Row[struct {
@@ -125,10 +134,7 @@ func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 	if err != nil {
 		return nil, err
 	}
-	b := &Backlog{Rows: min(got.Rows, CountedRows), More: got.Rows > CountedRows}
-	if got.Age != nil {
-		b.Oldest = time.Now().Add(-time.Duration(max(0, *got.Age)) * time.Microsecond)
-	}
+	b := newBacklog(got.Rows, got.Age)
 	if got.Newest < got.XMin {
 		return b, nil
 	}
@@ -153,10 +159,8 @@ func (s *claimer) backlog(ctx context.Context, _ cdc.Position) (*Backlog, error)
 	if err != nil {
 		return nil, err
 	}
-	b := &Backlog{Rows: min(got.Rows, CountedRows), More: got.Rows > CountedRows, Claims: &ClaimCounts{Claimed: got.Claimed, Waiting: got.Waiting, Workers: got.Workers}}
-	if got.Age != nil {
-		b.Oldest = time.Now().Add(-time.Duration(max(0, *got.Age)) * time.Microsecond)
-	}
+	b := newBacklog(got.Rows, got.Age)
+	b.Claims = &ClaimCounts{Claimed: got.Claimed, Waiting: got.Waiting, Workers: got.Workers}
 	b.Claims.Refused, err = pg.Rows[RefusedRow](ctx, s.conn, "read the rows that were refused",
 		"SELECT id, attempts, coalesce(last_error, '') AS error, next_attempt_at AS next FROM "+rows+" WHERE attempts > 0 ORDER BY place LIMIT 10")
 	if err != nil {

@@ -29,20 +29,6 @@ type worker struct {
 	numbers map[string]uint32 // by id, of the rows that were given
 }
 
-func claimWorld(t testing.TB, pg *testenv.PG, strategy string) *world {
-	t.Helper()
-	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
-	w := &world{TB: t, pg: pg, dsn: pg.Database(t)}
-	w.set = Settings{
-		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: outbox, OrderColumn: "seq",
-		Snapshot: "initial", ID: column("id"), Key: column("key"),
-	}
-	w.set.Interval, w.set.Strategy = 5*time.Millisecond, strategy
-	w.pg.Exec(t, w.dsn, "CREATE TABLE outbox (id text, key text, payload text, seq bigint GENERATED ALWAYS AS IDENTITY)")
-	w.pg.Exec(t, w.dsn, w.set.SetupSQL(nil))
-	return w
-}
-
 // worker starts a process. change changes its settings.
 func (w *world) worker(change func(*Settings)) *worker {
 	w.Helper()
@@ -181,7 +167,7 @@ func TestWorkersShareATableAndKeepTheOrderOfEachKey(t *testing.T) {
 	pg := testenv.Postgres(t, "17")
 	for _, strategy := range []string{Claim, Delete} {
 		t.Run(strategy, func(t *testing.T) {
-			w := claimWorld(t, pg, strategy)
+			w := strategyWorld(t, pg, strategy)
 			a, b := w.worker(nil), w.worker(nil)
 			w.exec(insert("k", "k1", "k2"), insert("j", "j1"))
 			a.want("k1 k2 j1")
@@ -207,7 +193,7 @@ func TestWorkersShareATableAndKeepTheOrderOfEachKey(t *testing.T) {
 
 func TestRowsWithoutAKeyWaitForNobody(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	a, b := w.worker(nil), w.worker(nil)
 	w.exec("INSERT INTO outbox (id) VALUES ('1'), ('2')")
 	a.want("1 2")
@@ -221,7 +207,7 @@ func TestRowsWithoutAKeyWaitForNobody(t *testing.T) {
 // A row that another transaction has locked may be claimed by it: its key waits, and no other key.
 func TestALockedRowHoldsBackItsKey(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.exec(insert("k", "k1", "k2"), insert("j", "j1"))
 	conn := testenv.Conn(t, w.dsn)
 	testenv.Run(t, conn, "BEGIN", "SELECT FROM outbox WHERE id = 'k1' FOR UPDATE")
@@ -234,7 +220,7 @@ func TestALockedRowHoldsBackItsKey(t *testing.T) {
 
 func TestARefusedRowIsTriedAgainWhileOthersFlow(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	a := w.worker(func(s *Settings) { s.Attempts = 3 })
 	w.exec(insert("k", "k1", "k2"), insert("j", "j1"))
 	a.want("k1 k2 j1")
@@ -279,7 +265,7 @@ func TestARefusedRowIsTriedAgainWhileOthersFlow(t *testing.T) {
 // An event that cannot be routed is refused before the younger rows of its key are given.
 func TestYoungerRowsOfARefusedKeyAreNotGiven(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.exec(insert("k", "k1"), insert("j", "j1"), insert("k", "k2"))
 	a := w.worker(nil)
 	var ids []string
@@ -304,7 +290,7 @@ func TestYoungerRowsOfARefusedKeyAreNotGiven(t *testing.T) {
 
 func TestAnEndedLeaseIsTakenOver(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	a, b := w.worker(nil), w.worker(nil)
 	w.exec(insert("k", "k1", "k2"))
 	a.want("k1 k2")
@@ -334,7 +320,7 @@ func TestAnEndedLeaseIsTakenOver(t *testing.T) {
 
 func TestALeaseIsRenewedWhileRecordsAreInFlight(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	a, b := w.worker(nil), w.worker(nil)
 	w.exec(insert("k", "k1"))
 	a.want("k1")
@@ -358,7 +344,7 @@ func TestALeaseIsRenewedWhileRecordsAreInFlight(t *testing.T) {
 // Rows that were claimed and not sent near the end of the lease are not sent at all.
 func TestNothingIsGivenNearTheEndOfALease(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	a := w.worker(nil)
 	w.exec(insert("k", "k1", "k2"))
 	for range 2 { // Begin and k1
@@ -378,7 +364,7 @@ func TestNothingIsGivenNearTheEndOfALease(t *testing.T) {
 
 func TestALostConnectionKeepsTheClaims(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	a := w.worker(nil)
 	w.exec(insert("k", "k1", "k2"))
 	a.want("k1 k2")
@@ -396,7 +382,7 @@ func TestALostConnectionKeepsTheClaims(t *testing.T) {
 
 func TestAStopGivesBackWhatIsNotInFlight(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.exec(insert("k", "k1"), insert("j", "j1"), insert("l", "l1"))
 	a := w.worker(nil)
 	for range 3 { // Begin, k1 and j1
@@ -416,7 +402,7 @@ func TestAStopGivesBackWhatIsNotInFlight(t *testing.T) {
 
 func TestStrategiesAndNamesThatDoNotFitAreRefused(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.exec(XIDColumnSQL(outbox, "xid"))
 	w.worker(nil)
 	w.refuses(map[string]func(*Settings){
@@ -429,7 +415,7 @@ func TestStrategiesAndNamesThatDoNotFitAreRefused(t *testing.T) {
 func TestLostRightsAreWaitedOutAndCountNoAttempt(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []string{Claim, Delete} {
-		w := claimWorld(t, testenv.Postgres(t, "17"), strategy)
+		w := strategyWorld(t, testenv.Postgres(t, "17"), strategy)
 		role := "w" + strings.ReplaceAll(w.pg.Value(t, w.dsn, "SELECT current_database()"), "-", "_")
 		w.exec(fmt.Sprintf("CREATE ROLE %[1]s LOGIN PASSWORD 'x'; GRANT SELECT ON outbox TO %[1]s", role))
 		t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
@@ -483,7 +469,7 @@ func TestALookReadsOnlyUnfinishedRows(t *testing.T) {
 	}
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		t.Parallel()
-		w := claimWorld(t, pg, Claim)
+		w := strategyWorld(t, pg, Claim)
 		w.exec(fmt.Sprintf("INSERT INTO outbox (id, key, finished_at) SELECT i, 'k' || i %% 100, now() FROM generate_series(1, %d) i", rows))
 		a := w.worker(nil)
 		for _, statistics := range []string{"SELECT 1", "ANALYZE outbox"} {
@@ -507,7 +493,7 @@ func TestRowsOfABlockedKeyAreLeftOutOfALook(t *testing.T) {
 	t.Parallel()
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		t.Parallel()
-		w := claimWorld(t, pg, Claim)
+		w := strategyWorld(t, pg, Claim)
 		const many = 20_000
 		w.exec(insert("hot", "h0"))
 		a, b := w.worker(nil), w.worker(nil)
@@ -568,7 +554,7 @@ func TestSpellingsOfAKeyDoNotPassEachOther(t *testing.T) {
 			"a nondeterministic collation": "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false); ALTER TABLE outbox ALTER key TYPE text COLLATE nocase",
 		} {
 			for _, keys := range [][]string{{"k", "K", "k"}, {"K", "k", "k"}, {"k", "k", "K"}} {
-				w := claimWorld(t, pg, Claim)
+				w := strategyWorld(t, pg, Claim)
 				w.exec(column)
 				for i, key := range keys {
 					w.exec(insert(key, fmt.Sprint(i+1)))

@@ -12,7 +12,7 @@ import (
 // that comes to others, or after them, goes on with what they left.
 func TestAWorkerWithoutARecordGoesOnAfterOthers(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.exec(insert("a", "a1"), insert("b", "b1"))
 	set := w.set
 	set.Snapshot = ""

@@ -13,7 +13,7 @@ import (
 func BenchmarkALookPastBlockedRows(b *testing.B) {
 	var looks [2]*claimer
 	for i, blocked := range []int{0, 200_000} {
-		w := claimWorld(b, testenv.Postgres(b, "17"), Claim)
+		w := strategyWorld(b, testenv.Postgres(b, "17"), Claim)
 		w.exec(insert("hot", "first"))
 		if got := w.worker(nil).take(); got != "first" {
 			b.Fatalf("claimed %q", got)

@@ -78,7 +78,7 @@ func (k *worker) wantTrust(w *world, id string) {
 // When the server's clock jumps ahead, all leases have ended at once. Workers that live renew theirs before another worker takes a row.
 func TestAClockThatJumpsEndsNoLeaseOfALivingWorker(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.movableClock()
 	w.exec(insert("k", "k1", "k2"))
 	a := w.worker(nil).movable()
@@ -108,7 +108,7 @@ func TestAClockThatJumpsEndsNoLeaseOfALivingWorker(t *testing.T) {
 func TestALockOnOneRowDelaysOnlyThisRow(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []string{Claim, Delete} {
-		w := claimWorld(t, testenv.Postgres(t, "17"), strategy)
+		w := strategyWorld(t, testenv.Postgres(t, "17"), strategy)
 		w.exec(insert("k", "k1", "k2"), insert("j", "j1"))
 		a, b := w.worker(nil), w.worker(nil)
 		a.want("k1 k2 j1")
@@ -147,7 +147,7 @@ func TestALockOnOneRowDelaysOnlyThisRow(t *testing.T) {
 // While a row that was locked is not finished, another worker can claim it. So the worker does not wait for its next look.
 func TestARowThatWasLockedIsFinishedWithoutALook(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.exec(insert("k", "k1"))
 	a := w.worker(nil)
 	a.want("k1")
@@ -176,7 +176,7 @@ func TestTheLogSaysWhyAnEndedLeaseIsNotTakenOver(t *testing.T) {
 		"at the same speed": time.Hour,
 		"answers take":      time.Microsecond,
 	} {
-		w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+		w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 		var log strings.Builder
 		w.set.Logger, w.set.Lease = zerolog.New(&log), lease
 		a := w.worker(nil)
@@ -196,7 +196,7 @@ func TestTheLogSaysWhyAnEndedLeaseIsNotTakenOver(t *testing.T) {
 // A record is on its way when another session locks its row. Nothing can renew the lease of the row, so the worker stops before its end.
 func TestALockedRowInFlightBoundsTheWorker(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	var bound time.Time
 	w.set.Bound = func(until time.Time) { bound = until }
 	w.exec(insert("k", "k1"), insert("j", "j1"))
@@ -230,7 +230,7 @@ func TestALockedRowInFlightBoundsTheWorker(t *testing.T) {
 // A stop waits a moment for a locked row, and writes the others.
 func TestAStopBesideALockedRow(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.exec(insert("k", "k1"), insert("j", "j1"), insert("l", "l1"))
 	a := w.worker(nil)
 	a.want("k1 j1 l1")
@@ -246,7 +246,7 @@ func TestAStopBesideALockedRow(t *testing.T) {
 // Workers whose settings differ have other queues of a key.
 func TestWorkersWithOtherColumnsAreRefused(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.exec("ALTER TABLE outbox ADD COLUMN other bigint NOT NULL DEFAULT 0, ADD COLUMN more text")
 	w.worker(nil)
 	more := func(*cdc.Relation) string { return "more" }
@@ -262,7 +262,7 @@ func TestWorkersWithOtherColumnsAreRefused(t *testing.T) {
 // they want.
 func TestAPoolerInTransactionModeIsRefused(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.exec(insert("k", "k1"))
 	for what, pool := range map[string]func(a, b *worker){
 		"the connection changed": func(a, b *worker) { a.session.conn, b.session.conn = b.session.conn, a.session.conn },
@@ -287,7 +287,7 @@ func TestAPoolerInTransactionModeIsRefused(t *testing.T) {
 // A worker that does not reach the brokers gives up its rows, but only to a worker that may reach them.
 func TestAWorkerWithoutBrokersGivesUpItsRows(t *testing.T) {
 	t.Parallel()
-	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 	var bound time.Time
 	apart := func(s *Settings) {
 		s.Unreachable, s.Bound = func() bool { return true }, func(until time.Time) { bound = until }

@@ -63,6 +63,7 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 // event id and the key as text, and keyColumn is the key as it is; "" for no key.
 func (r *rowReader) as(alias string) string      { return r.of.From(alias) }
 func (r *rowReader) orderOf(alias string) string { return alias + "." + pg.QuoteIdent(r.columns.order) }
+
 func (r *rowReader) idOf(alias string) string {
 	if r.columns.id == "" {
 		return "''"

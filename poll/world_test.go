@@ -35,16 +35,25 @@ type world struct {
 
 func newWorld(t testing.TB, pg *testenv.PG) *world {
 	t.Helper()
+	w := strategyWorld(t, pg, Cursor)
+	w.Source = NewSource(w.set)
+	return w
+}
+
+// strategyWorld is a world without a source.
+func strategyWorld(t testing.TB, pg *testenv.PG, strategy string) *world {
+	t.Helper()
 	w := &world{TB: t, pg: pg, dsn: pg.Database(t)}
 	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
 	w.set = Settings{
 		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: outbox, OrderColumn: "seq",
 		Snapshot: "initial", ID: column("id"), Key: column("key"),
 	}
-	w.set.Interval, w.set.XIDColumn = 5*time.Millisecond, "xid"
-	w.pg.Exec(t, w.dsn, "CREATE TABLE outbox (id text, key text, payload text, seq bigint GENERATED ALWAYS AS IDENTITY)")
-	w.pg.Exec(t, w.dsn, w.set.SetupSQL(nil))
-	w.Source = NewSource(w.set)
+	w.set.Interval, w.set.Strategy = 5*time.Millisecond, strategy
+	if strategy == Cursor {
+		w.set.XIDColumn = "xid"
+	}
+	w.exec("CREATE TABLE outbox (id text, key text, payload text, seq bigint GENERATED ALWAYS AS IDENTITY)", w.set.SetupSQL(nil))
 	return w
 }
 
