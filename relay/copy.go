@@ -125,7 +125,7 @@ func (c *copying) take(r *FedRow) error {
 	c.worked = true
 	switch {
 	case r.Last():
-		c.feed.End()
+		c.feed.Take(r)
 		return nil
 	case r.Event == nil:
 		return c.count(r, parking.Known)

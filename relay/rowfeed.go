@@ -73,17 +73,11 @@ func (f *RowFeed) Rows(ctx context.Context, now time.Time, room bool, spawn func
 	case f.since.IsZero():
 		f.since = now
 	}
-	if f.reader != nil && now.Sub(f.since) >= f.Patience && f.resumes() {
+	if behind := f.behind(); f.reader != nil && now.Sub(f.since) >= f.Patience && behind.Resumes() {
 		f.Free()
 		f.Freed()
 	}
 	return nil
-}
-
-// resumes reports whether another reading can go on behind the last row that was taken.
-func (f *RowFeed) resumes() bool {
-	c := f.behind()
-	return c.Resumes()
 }
 
 // behind is the Copy with all rows that were taken. They are in flight, and the sink keeps them until
@@ -113,15 +107,15 @@ func (f *RowFeed) start(ctx context.Context, spawn func(func())) {
 	})
 }
 
-// Take gives what was handed over the next number.
+// Take gives what was handed over the next number. The end of all tables has none.
 func (f *RowFeed) Take(r *FedRow) cdc.Position {
+	if f.ended = r.Last(); f.ended {
+		return f.taken
+	}
 	f.taken++
 	f.unacked = append(f.unacked, r.Mark)
 	return f.taken
 }
-
-// End notes that the end of all tables was handed over.
-func (f *RowFeed) End() { f.ended = true }
 
 // Taken is the newest number, and Unacked how many of the numbers are not acknowledged.
 func (f *RowFeed) Taken() cdc.Position { return f.taken }

@@ -139,8 +139,8 @@ func (r *reading) asked() table.Selection {
 func (r *reading) selection(ctx context.Context, t *table.Table) (table.Selection, error) {
 	sel := r.asked()
 	sel.IDColumn = r.Columns(t.Relation).ID
-	if r.narrow != nil {
-		if err := r.narrow(t, &sel); err != nil {
+	if r.subset.narrow != nil {
+		if err := r.subset.narrow(t, &sel); err != nil {
 			return sel, err
 		}
 	}

@@ -55,7 +55,7 @@ type Recovering struct {
 func Recover(tables *Tables, what Recovering) (copying *relay.Copying, published func() uint64) {
 	what.Overlap = cmp.Or(what.Overlap, DefaultOverlap)
 	rc := &recovery{Recovering: what}
-	tables.recovery = rc
+	tables.subset.begin = rc.prepare
 	return &relay.Copying{Origin: checkpoint.OriginRecover, Gap: rc.gap, Tables: tables}, rc.total
 }
 

@@ -34,6 +34,33 @@ type Filter struct {
 	Until time.Time `json:"until,omitzero"`
 }
 
+// narrow puts the filter into a selection.
+func (f *Filter) narrow(t *table.Table, columns router.Columns, sel *table.Selection) error {
+	sel.FirstID, sel.LastID, sel.Since, sel.Until = f.FirstID, f.LastID, f.Since, f.Until
+	if !f.Since.IsZero() || !f.Until.IsZero() {
+		if err := t.TellsAge(sel.TimeColumn); err != nil {
+			return err
+		}
+	}
+	for _, in := range []struct {
+		option, column string
+		values         []string
+	}{
+		{"router.table.field.event.id", columns.ID, f.IDs},
+		{"router.route.by.field", columns.Route, f.Types},
+		{"router.table.field.event.key", columns.Key, f.Keys},
+	} {
+		switch {
+		case in.values == nil:
+		case in.column == "":
+			return fault.Config(fmt.Errorf("table %s has no column of %s, which the filter needs", t, in.option), "")
+		default:
+			sel.In = append(sel.In, table.In{Column: in.column, Values: in.values})
+		}
+	}
+	return nil
+}
+
 // ReplayOptions say what is published once more, and how.
 type ReplayOptions struct {
 	Filter
@@ -90,7 +117,9 @@ func Replay(ctx context.Context, tables *Tables, what Replaying) (*ReplayReport,
 		Replaying: what, tables: tables, tracker: checkpoint.New(0), keys: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
 		report: ReplayReport{DryRun: what.DryRun, Topics: map[string]int64{}, SomeKeys: []string{}},
 	}
-	tables.narrow = func(t *table.Table, sel *table.Selection) error { return r.narrow(t, tables.Columns(t.Relation), sel) }
+	tables.subset.narrow = func(t *table.Table, sel *table.Selection) error {
+		return what.narrow(t, tables.Columns(t.Relation), sel)
+	}
 	err := r.run(ctx)
 	if bad := table.BadValue(err); bad != nil {
 		err = fault.Config(fmt.Errorf("the filter does not fit its column: %w", bad), "")
@@ -117,33 +146,6 @@ type replay struct {
 	acks []cdc.Ack
 	due  time.Time // of the next event, by Rate
 	told string    // the stall that was said last
-}
-
-// narrow puts the filter into a selection.
-func (r *replay) narrow(t *table.Table, columns router.Columns, sel *table.Selection) error {
-	sel.FirstID, sel.LastID, sel.Since, sel.Until = r.FirstID, r.LastID, r.Since, r.Until
-	if !r.Since.IsZero() || !r.Until.IsZero() {
-		if err := t.TellsAge(sel.TimeColumn); err != nil {
-			return err
-		}
-	}
-	for _, in := range []struct {
-		option, column string
-		values         []string
-	}{
-		{"router.table.field.event.id", columns.ID, r.IDs},
-		{"router.route.by.field", columns.Route, r.Types},
-		{"router.table.field.event.key", columns.Key, r.Keys},
-	} {
-		switch {
-		case in.values == nil:
-		case in.column == "":
-			return fault.Config(fmt.Errorf("table %s has no column of %s, which the filter needs", t, in.option), "")
-		default:
-			sel.In = append(sel.In, table.In{Column: in.column, Values: in.values})
-		}
-	}
-	return nil
 }
 
 func (r *replay) run(ctx context.Context) (err error) {
@@ -276,7 +278,7 @@ func (r *replay) readAll(ctx context.Context) error {
 		case row.Err != nil:
 			return row.Err
 		case row.Last():
-			r.feed.End()
+			r.feed.Take(&row)
 			if r.to == nil {
 				return nil
 			}

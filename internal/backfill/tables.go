@@ -36,8 +36,15 @@ type Tables struct {
 	After  uint64
 	Logger zerolog.Logger
 
-	recovery *recovery                                        // compares the rows with what is in Kafka; nil for a snapshot
-	narrow   func(t *table.Table, sel *table.Selection) error // selects fewer rows; nil for all
+	subset subset
+}
+
+// A subset says which of the rows that a Copy asks for are published. The zero subset is all of them.
+type subset struct {
+	// narrow has the server give fewer rows of a table.
+	narrow func(t *table.Table, sel *table.Selection) error
+	// begin is called with each reading. It says which of its rows are left out.
+	begin func(ctx context.Context, r *reading) (leaveOut func(ev *cdc.Event) (bool, error), err error)
 }
 
 // Check returns what keeps the tables from being read in an order.
@@ -137,8 +144,8 @@ func (t *Tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 	case snapshot == "":
 		err = r.readAhead(ctx, session.Began())
 	}
-	if err == nil && t.recovery != nil {
-		r.leaveOut, err = t.recovery.prepare(ctx, r)
+	if err == nil && t.subset.begin != nil {
+		r.leaveOut, err = t.subset.begin(ctx, r)
 	}
 	if err != nil {
 		r.Close()
