@@ -76,19 +76,14 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 	rows, err := t.Select(ctx, table.Selection{
 		IDColumn: t.columns.ID, Since: v.Since, Until: v.Until, TimeColumn: v.TimeColumn, FirstID: v.FirstID, LastID: v.LastID,
 	})
-	if bad := table.BadValue(err); bad != nil {
-		return fault.Config(fmt.Errorf("the range of ids does not fit column %s of %s: %w", t.columns.ID, t, bad), "")
-	} else if err != nil {
-		return err
+	if err != nil {
+		return t.badRange(err)
 	}
 	var rec cdc.Record
 	for {
 		ev, err := rows.Next()
-		if bad := table.BadValue(err); bad != nil {
-			return fault.Config(fmt.Errorf("the range of ids does not fit column %s of %s: %w", t.columns.ID, t, bad), "")
-		}
 		if ev == nil || err != nil {
-			return err
+			return t.badRange(err)
 		}
 		v.report.Rows++
 		v.Progress("reading rows", v.report.Rows, total)
@@ -132,6 +127,14 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 			return err
 		}
 	}
+}
+
+// badRange has an error of the selection that the range of ids caused say so.
+func (t *checkedTable) badRange(err error) error {
+	if bad := table.BadValue(err); bad != nil {
+		return fault.Config(fmt.Errorf("the range of ids does not fit column %s of %s: %w", t.columns.ID, t, bad), "")
+	}
+	return err
 }
 
 // transaction is the row's transaction as a relay takes it that polls the table.

@@ -39,8 +39,9 @@ func (r *Reached) has(xid uint64) bool {
 
 // A progress is how far the relay has come, at one look.
 type progress struct {
-	at   cdc.Position
-	lost string // why the relay will come no further; "" if it may
+	at     cdc.Position
+	lost   string // why the relay will come no further; "" if it may
+	active bool   // a process reads the slot
 }
 
 // wait waits until the relay has passed what was read. slot is the position of the snapshot for a relay that reads a slot. wait returns
@@ -62,7 +63,7 @@ func (v *verifier) wait(ctx context.Context, slot cdc.Position) (string, error) 
 		case now.at > before:
 			before, moved = now.at, time.Now()
 		case time.Since(moved) >= v.Wait:
-			return v.stalled(ctx, conn, now.at, slot)
+			return v.stalled(ctx, now, slot)
 		}
 		if !said {
 			if v.Polled != nil {
@@ -101,38 +102,32 @@ func (v *verifier) look(ctx context.Context, conn *pgconn.PgConn, slot cdc.Posit
 }
 
 func (v *verifier) lookSlot(ctx context.Context, conn *pgconn.PgConn) (now progress, err error) {
-	type state struct {
-		Confirmed *cdc.Position
-		Invalid   bool
-	}
-	found, err := pg.Rows[state](ctx, conn, "read the slot", `SELECT confirmed_flush_lsn AS confirmed,
- coalesce(wal_status = 'lost', false) AS invalid FROM pg_replication_slots WHERE slot_name = `+pg.QuoteLiteral(v.Slot))
+	found, err := pg.ReadSlot(ctx, conn, v.Slot)
 	switch {
 	case err != nil:
-	case len(found) == 0:
+	case found == nil:
 		now.lost = fmt.Sprintf("slot %s does not exist", v.Slot)
-	case found[0].Invalid || found[0].Confirmed == nil:
+	case found.Lost() != "" || found.Confirmed == 0:
 		now.lost = fmt.Sprintf("slot %s is lost", v.Slot)
 	default:
-		now.at = *found[0].Confirmed
+		now.at, now.active = found.Confirmed, found.Active
 	}
 	return now, err
 }
 
 // stalled says why verify gives up waiting.
-func (v *verifier) stalled(ctx context.Context, conn *pgconn.PgConn, at, slot cdc.Position) (string, error) {
+func (v *verifier) stalled(ctx context.Context, now progress, slot cdc.Position) (string, error) {
 	if v.Polled != nil {
 		why, err := v.Polled.Refused(ctx)
 		if v.reached.Unknown = why; why == "" && err == nil {
-			why, err = v.Polled.Stalled(ctx, at)
-			why = fmt.Sprintf("for %s the relay has delivered only the transactions below %d, and rows of transaction %d were read (%s)", v.Wait, at, v.newest, why)
+			why, err = v.Polled.Stalled(ctx, now.at)
+			why = fmt.Sprintf("for %s the relay has delivered only the transactions below %d, and rows of transaction %d were read (%s)", v.Wait, now.at, v.newest, why)
 		}
 		return why, err
 	}
-	active, err := pg.Rows[struct{ Active bool }](ctx, conn, "read the slot", "SELECT active FROM pg_replication_slots WHERE slot_name = "+pg.QuoteLiteral(v.Slot))
 	why := "no process reads the slot: start walpost run"
-	if len(active) > 0 && active[0].Active {
+	if now.active {
 		why = "walpost run reads the slot, but makes no progress: read its log"
 	}
-	return fmt.Sprintf("slot %s has been at %s for %s, but the rows were read at %s (%s)", v.Slot, at, v.Wait, slot, why), err
+	return fmt.Sprintf("slot %s has been at %s for %s, but the rows were read at %s (%s)", v.Slot, now.at, v.Wait, slot, why), nil
 }
