@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/fault"
@@ -43,7 +44,7 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 		}
 	}
 	if replace {
-		_, err := conn.Exec(ctx, "DROP_REPLICATION_SLOT "+pg.QuoteIdent(s.cfg.Slot)).ReadAll()
+		err := pglogrepl.DropReplicationSlot(ctx, conn, pg.QuoteIdent(s.cfg.Slot), pglogrepl.DropReplicationSlotOptions{})
 		if err != nil && pg.SQLState(err) != pg.StateUndefinedObject {
 			return made, pg.Classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
 		}
@@ -52,20 +53,21 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 	return s.makeSlot(ctx, conn, sql, f, export)
 }
 
-// createSlotSQL is the replication command; the spelling of its options changed with 15. An exported snapshot costs a transaction that
-// stays open: it is made only where it is wanted.
-func (c *Config) createSlotSQL(version int, export bool) string {
-	options, snapshot := "NOEXPORT_SNAPSHOT", "nothing"
+// slotOptions are the options of CREATE_REPLICATION_SLOT, whose spelling changed with 15. An exported snapshot costs a
+// transaction that stays open, so it's made only if it's wanted. pglogrepl has no field for FAILOVER, but it sends what is in
+// the place of the snapshot's action as it is.
+func (c *Config) slotOptions(version int, export bool) pglogrepl.CreateReplicationSlotOptions {
+	action, snapshot := "NOEXPORT_SNAPSHOT", "nothing"
 	if export {
-		options, snapshot = "EXPORT_SNAPSHOT", "export"
+		action, snapshot = "EXPORT_SNAPSHOT", "export"
 	}
 	if version >= 150000 {
-		options = "(SNAPSHOT '" + snapshot + "')"
+		action = "(SNAPSHOT '" + snapshot + "')"
 		if c.Failover {
-			options = "(SNAPSHOT '" + snapshot + "', FAILOVER)"
+			action = "(SNAPSHOT '" + snapshot + "', FAILOVER)"
 		}
 	}
-	return fmt.Sprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s", pg.QuoteIdent(c.Slot), options)
+	return pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action}
 }
 
 func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, export bool) (made madeSlot, err error) {
@@ -79,10 +81,8 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 	done := make(chan error, 1)
 	var snapshot string // written before done
 	go func() {
-		results, err := conn.Exec(running, s.cfg.createSlotSQL(f.Server.Version, export)).ReadAll()
-		if err == nil && export {
-			snapshot, err = snapshotName(results)
-		}
+		slot, err := pglogrepl.CreateReplicationSlot(running, conn, pg.QuoteIdent(s.cfg.Slot), "pgoutput", s.cfg.slotOptions(f.Server.Version, export))
+		snapshot = slot.SnapshotName
 		done <- err
 	}()
 	ask := time.NewTimer(askAfter)
@@ -129,14 +129,6 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 	}
 	return made, fault.Retry(fault.WithHint(fmt.Errorf("%s: waited %s for %s", step, s.cfg.CreateTimeout, cmp.Or(waitsFor, "open transactions")),
 		"End the transactions that are named, for example with SELECT pg_terminate_backend(<pid>);"))
-}
-
-// snapshotName reads slot_name, consistent_point, snapshot_name, output_plugin.
-func snapshotName(results []*pgconn.Result) (string, error) {
-	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < 3 || len(results[0].Rows[0][2]) == 0 {
-		return "", fmt.Errorf("%w: no snapshot", pg.ErrAnswer)
-	}
-	return string(results[0].Rows[0][2]), nil
 }
 
 func (s *Source) slotMade(step, snapshot string, err error) (made madeSlot, _ error) {

@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
@@ -27,7 +27,7 @@ import (
 // the stream, whether Next is being called or not.
 type Session struct {
 	cfg  sessionConfig
-	conn *pgconn.PgConn // until Start hijacks it, then nil
+	conn *pgconn.PgConn // from Start on it sends statuses, and the wire does the rest
 	sql  prober
 	wire *wire // from Start on
 
@@ -45,7 +45,6 @@ type Session struct {
 	statusAt time.Time // when the newest status was sent
 	owed     bool      // an answer to a keepalive is due
 	spin     spin
-	status   [statusSize]byte
 
 	exporter *pgconn.PgConn // holds snapshot; nil for none, and once it is freed
 	snapshot string
@@ -101,9 +100,10 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 }
 
 func (s *Session) start(ctx context.Context, at cdc.Position) error {
-	if err := s.hijack(ctx); err != nil {
+	if err := s.conn.SyncConn(ctx); err != nil {
 		return fault.Retry(fmt.Errorf("start replication of slot %s: %w", s.cfg.slot, err))
 	}
+	s.wire = newWire(s.conn.Conn())
 	s.received = at
 	s.seed()
 	if err := s.takeSlot(ctx, at); err != nil {
@@ -130,20 +130,6 @@ func (s *Session) start(ctx context.Context, at cdc.Position) error {
 func (s *Session) seed() {
 	s.flush = max(s.flush, s.identity.SlotFound.Confirmed)
 	s.received = max(s.received, s.flush)
-}
-
-// hijack takes the connection over from pgconn, which has no more part in it.
-func (s *Session) hijack(ctx context.Context) error {
-	if err := s.conn.SyncConn(ctx); err != nil {
-		return err
-	}
-	raw, err := s.conn.Hijack()
-	if err != nil {
-		return err
-	}
-	s.conn = nil
-	s.wire = newWire(raw.Conn)
-	return nil
 }
 
 // fill is what completes a relation, nil where there is nothing to complete: from the catalog, where somebody asked for that, and with the
@@ -259,21 +245,23 @@ func (s *Session) message(kind byte, body []byte) (*cdc.Event, error) {
 	return nil, fmt.Errorf("stream of slot %s: unexpected message %q", s.cfg.slot, kind)
 }
 
-const (
-	walDataHeader = 1 + 8 + 8 + 8
-	keepaliveSize = 1 + 8 + 8 + 1
-)
-
-// copyData handles what is in the stream: WAL data, or a keepalive.
-// https://www.postgresql.org/docs/current/protocol-replication.html
+// copyData handles what is in the stream: WAL data, or a keepalive. pglogrepl's results are slices of body: nothing is
+// copied or allocated.
 func (s *Session) copyData(body []byte) (*cdc.Event, error) {
-	switch {
-	case len(body) >= walDataHeader && body[0] == 'w':
-		// 0/0 for messages that describe, such as Relation.
-		pos := cdc.Position(binary.BigEndian.Uint64(body[1:]))
+	var kind byte
+	if len(body) > 0 {
+		kind = body[0]
+	}
+	switch kind {
+	case pglogrepl.XLogDataByteID:
+		data, err := pglogrepl.ParseXLogData(body[1:])
+		if err != nil {
+			return nil, fmt.Errorf("stream of slot %s: %w", s.cfg.slot, err)
+		}
+		pos := cdc.Position(data.WALStart) // 0/0 for messages that describe, such as Relation
 		s.received = max(s.received, pos)
 		s.spin.count = 0
-		ev, err := s.dec.Decode(body[walDataHeader:], pos)
+		ev, err := s.dec.Decode(data.WALData, pos)
 		if err != nil {
 			return nil, fmt.Errorf("stream of slot %s: %w", s.cfg.slot, err)
 		}
@@ -281,13 +269,14 @@ func (s *Session) copyData(body []byte) (*cdc.Event, error) {
 			s.received = max(s.received, ev.Pos)
 		}
 		return ev, nil
-	case len(body) == keepaliveSize && body[0] == 'k':
-		end := cdc.Position(binary.BigEndian.Uint64(body[1:]))
-		return s.keepalive(end, body[17] != 0)
-	case len(body) == 0:
-		return nil, fmt.Errorf("stream of slot %s: empty message", s.cfg.slot)
+	case pglogrepl.PrimaryKeepaliveMessageByteID:
+		k, err := pglogrepl.ParsePrimaryKeepaliveMessage(body[1:])
+		if err != nil {
+			return nil, fmt.Errorf("stream of slot %s: %w", s.cfg.slot, err)
+		}
+		return s.keepalive(cdc.Position(k.ServerWALEnd), k.ReplyRequested)
 	}
-	return nil, fmt.Errorf("stream of slot %s: malformed message %q of %d bytes", s.cfg.slot, body[0], len(body))
+	return nil, fmt.Errorf("stream of slot %s: malformed message %q of %d bytes", s.cfg.slot, kind, len(body))
 }
 
 // Close ends the stream and waits until the slot is free, as long as ctx gives the time, and not more than closeWithin.
@@ -302,12 +291,12 @@ func (s *Session) Close(ctx context.Context) error {
 		_ = s.sql.Close(ctx) // it holds nothing
 		s.sql = nil
 	}
-	if s.conn != nil {
-		defer func() { s.conn = nil }()
-		return s.conn.Close(ctx)
-	}
 	if s.wire == nil {
-		return nil
+		conn := s.conn
+		if s.conn = nil; conn == nil {
+			return nil
+		}
+		return conn.Close(ctx)
 	}
 	defer s.wire.deadlines.forget()
 	defer s.wire.kill()

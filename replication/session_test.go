@@ -169,7 +169,7 @@ func TestAMessageThatTakesItsTimeDoesNotHoldNext(t *testing.T) {
 	})
 }
 
-func TestAnUnknownFlushPositionIsSentAsNone(t *testing.T) {
+func TestAnUnknownFlushPositionConfirmsNothing(t *testing.T) {
 	cfg := testConfig()
 	cfg.identity.SlotFound.Confirmed = 0
 	s, w := connectFake(t, cfg, nil)
@@ -177,8 +177,8 @@ func TestAnUnknownFlushPositionIsSentAsNone(t *testing.T) {
 	if err := s.Confirm(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-w.statuses; got.write != 100 || got.flush != 0 || got.apply != 0 {
-		t.Errorf("%+v, want flush 0 beside write 100", got)
+	if got := <-w.statuses; got.write != 0 || got.flush != 0 || got.apply != 0 {
+		t.Errorf("%+v, want no position", got)
 	}
 }
 

@@ -2,20 +2,18 @@ package replication
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"time"
 
+	"github.com/jackc/pglogrepl"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/replication/internal/pgoutput"
 )
 
 const (
 	statusMost  = 10 * time.Second
 	statusLeast = 100 * time.Millisecond
-	// statusSize is a CopyData header and a standby status update.
-	statusSize = 5 + 1 + 8 + 8 + 8 + 8 + 1
 	// usualTimeout is wal_sender_timeout's default: what we go by where it is off.
 	usualTimeout = 60 * time.Second
 )
@@ -48,22 +46,23 @@ func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
 
 // sendStatus sends where we are. It is the sign of life, so it is sent also when nothing is new.
 //
-// All three positions are always set. Only flush moves the slot; 0 would leave it where it is, but some libraries replace
-// it by write, which confirms what was not delivered.
+// All three positions are always set. Only flush moves the slot. The server ignores a flush of 0, but pglogrepl replaces it
+// by write, which would confirm what was not delivered: without a flush position there is no write position either.
 func (s *Session) sendStatus(ctx context.Context, now time.Time) error {
-	b := s.status[:0]
-	b = append(b, 'd', 0, 0, 0, statusSize-1, 'r')
-	b = binary.BigEndian.AppendUint64(b, uint64(s.received)) // write
-	b = binary.BigEndian.AppendUint64(b, uint64(s.flush))    // flush
-	b = binary.BigEndian.AppendUint64(b, uint64(s.flush))    // apply
-	b = binary.BigEndian.AppendUint64(b, uint64(now.UnixMicro()-pgoutput.Epoch))
-	ask := byte(0)
-	if s.unheard(now) > s.timeout()/2 {
-		// Nothing may be wrong: an idle server that hears from us says nothing by itself.
-		ask = 1
+	write := s.received
+	if s.flush == 0 {
+		write = 0
 	}
-	b = append(b, ask)
-	if err := s.wire.write(b, s.writeDeadline(ctx)); err != nil {
+	_ = s.wire.conn.SetWriteDeadline(s.writeDeadline(ctx)) // an error means that the connection is closed, which the write says better
+	err := pglogrepl.SendStandbyStatusUpdate(ctx, s.conn, pglogrepl.StandbyStatusUpdate{
+		WALWritePosition: pglogrepl.LSN(write),
+		WALFlushPosition: pglogrepl.LSN(s.flush),
+		WALApplyPosition: pglogrepl.LSN(s.flush),
+		ClientTime:       now,
+		// Nothing may be wrong: an idle server that hears from us says nothing by itself.
+		ReplyRequested: s.unheard(now) > s.timeout()/2,
+	})
+	if err != nil {
 		return s.broken(err)
 	}
 	s.statusAt, s.owed = now, false

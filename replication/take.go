@@ -75,6 +75,9 @@ func (s *Session) startCommand(at cdc.Position) string {
 }
 
 // tryStart sends START_REPLICATION and waits for the answer. A refusal leaves the connection ready for another try.
+//
+// pglogrepl.StartReplication does not fit: it reads by pgconn, whose buffer may take the first bytes of the stream together
+// with the answer, and does not give them back to the wire.
 func (s *Session) tryStart(ctx context.Context, at cdc.Position) (refused *pgconn.PgError, err error) {
 	start, err := (&pgproto3.Query{String: s.startCommand(at)}).Encode(nil)
 	if err == nil {

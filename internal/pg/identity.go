@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
@@ -23,40 +24,32 @@ type System struct {
 
 // Identify asks a replication connection who is on the other end, and where its history forked.
 func Identify(ctx context.Context, conn *pgconn.PgConn) (System, error) {
-	var s System
-	fields, err := command(ctx, conn, "IDENTIFY_SYSTEM", 4)
+	system, err := pglogrepl.IdentifySystem(ctx, conn)
 	if err != nil {
-		return s, err
+		return System{}, answerFault(conn, "IDENTIFY_SYSTEM", err)
 	}
-	s.ID = string(fields[0])
-	timeline, err := strconv.ParseUint(string(fields[1]), 10, 32)
-	if err != nil || timeline == 0 {
-		return s, fmt.Errorf("IDENTIFY_SYSTEM: %w: timeline %q", ErrAnswer, fields[1])
-	}
-	s.Timeline = uint32(timeline)
-	if s.Timeline == 1 {
+	s := System{ID: system.SystemID, Timeline: uint32(system.Timeline)}
+	if system.Timeline <= 1 {
 		return s, nil
 	}
 	step := fmt.Sprintf("TIMELINE_HISTORY %d", s.Timeline)
-	if fields, err = command(ctx, conn, step, 2); err != nil {
-		return s, err
+	history, err := pglogrepl.TimelineHistory(ctx, conn, system.Timeline)
+	if err != nil {
+		return s, answerFault(conn, step, err)
 	}
-	if s.History, err = parseHistory(fields[1], s.Timeline); err != nil {
+	if s.History, err = parseHistory(history.Content, s.Timeline); err != nil {
 		return s, fmt.Errorf("%s: %w: %w", step, ErrAnswer, err)
 	}
 	return s, nil
 }
 
-// command runs a replication command that answers with one row of so many columns.
-func command(ctx context.Context, conn *pgconn.PgConn, sql string, columns int) ([][]byte, error) {
-	results, err := conn.Exec(ctx, sql).ReadAll()
-	if err != nil {
-		return nil, Classify(fmt.Errorf("%s: %w", sql, err))
+// answerFault gives an error of a replication command its behaviour. If it isn't the server's and the connection still
+// works, the answer could not be read.
+func answerFault(conn *pgconn.PgConn, step string, err error) error {
+	if SQLState(err) == "" && !conn.IsClosed() {
+		err = fmt.Errorf("%w: %w", ErrAnswer, err)
 	}
-	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < columns {
-		return nil, fmt.Errorf("%s: %w: not one row of %d columns", sql, ErrAnswer, columns)
-	}
-	return results[0].Rows[0], nil
+	return Classify(fmt.Errorf("%s: %w", step, err))
 }
 
 // parseHistory reads a timeline history file: a line "timeline<TAB>LSN<TAB>reason" for each older timeline, oldest first;

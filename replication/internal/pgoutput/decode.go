@@ -21,7 +21,8 @@ import (
 // of them means that something was missed.
 //
 // It must be used by one goroutine at a time. Nothing is allocated per row or column; the values of an event are slices
-// of the message that it was decoded from.
+// of the message that it was decoded from. pglogrepl's decoder copies each column (BenchmarkRow) and panics on a message that
+// is cut short.
 //
 // The message formats: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 type Decoder struct {
@@ -298,10 +299,10 @@ func typeName(schema, name string) string {
 }
 
 // timestamp reads Postgres' microseconds since 2000.
-func timestamp(us uint64) time.Time { return time.UnixMicro(int64(us) + Epoch).UTC() }
+func timestamp(us uint64) time.Time { return time.UnixMicro(int64(us) + epoch).UTC() }
 
-// Epoch is where the protocol's time begins: 2000-01-01, in Unix microseconds.
-const Epoch = 946_684_800_000_000
+// epoch is where the protocol's time begins: 2000-01-01, in Unix microseconds.
+const epoch = 946_684_800_000_000
 
 // A cursor reads a message from front to back. Reading past the end gives zeros and sets short, so that callers need to
 // look once, before they believe anything.
