@@ -11,8 +11,10 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
@@ -54,6 +56,40 @@ type Session struct {
 	suspect chan struct{}         // asks the detector for a probe now; capacity one
 	// stopDetector stops the detector and waits for it; nil before Start.
 	stopDetector func()
+}
+
+// A sessionConfig is what a Session needs to know beside its connection.
+type sessionConfig struct {
+	slot        string
+	publication string
+	role        string // of the connection
+	messages    pgoutput.Messages
+	// walSenderTimeout is the server's wal_sender_timeout on the replication connection; 0 is off.
+	walSenderTimeout time.Duration
+	// confirmKeepalives hands keepalives on as positions (Idle with Pos > 0).
+	confirmKeepalives bool
+	logger            zerolog.Logger
+
+	// identity is what Open found, and what Identity returns until Start.
+	identity cdc.Identity
+	// recheck reads the identity and the slot once more by SQL. Start calls it when it holds the slot, and while it waits
+	// for a slot in use, to name who holds it.
+	recheck func(ctx context.Context) (cdc.Identity, error)
+	// catalog fills the catalog fields of a relation that nobody else has seen yet, on a connection of its own. Nil if
+	// nobody needs them. Next calls it, on the caller's goroutine.
+	catalog func(ctx context.Context, rel *cdc.Relation) error
+	// roots are the tables that partitions' rows are rows of, by the partition's OID.
+	roots map[uint32]pg.Table
+	// probe makes a fresh SQL connection, asks it something and closes it. The session's probe goroutine calls it.
+	probe func(ctx context.Context) error
+}
+
+// A prober is an open SQL connection beside the stream (*pgx.Conn and *pgconn.PgConn are). The session owns it from
+// newSession on: its probe goroutine alone uses it, and Close closes it. Nil is allowed: then only fresh connections are
+// made (sessionConfig.probe).
+type prober interface {
+	Ping(ctx context.Context) error
+	Close(ctx context.Context) error
 }
 
 // newSession makes a session of conn, which is an idle connection in replication mode. The session owns conn and sql from
@@ -317,6 +353,9 @@ func (s *Session) Close(ctx context.Context) error {
 
 const closeWithin = 15 * time.Second
 
+// freeRetry spaces out the looks at whether the server has freed the slot.
+var freeRetry = backoff.Backoff{Min: 10 * time.Millisecond, Max: 500 * time.Millisecond}
+
 var errClosed = errors.New("session is closed")
 
 // drain waits for the server's end of the connection, or for the slot to be free. It reads only so much: a server in the
@@ -334,12 +373,12 @@ func (s *Session) drain(ctx context.Context) error {
 			return nil // the server is gone, and the slot with it
 		}
 	}
-	for pause := 10 * time.Millisecond; s.cfg.recheck != nil; pause = min(2*pause, 500*time.Millisecond) {
+	for looks := 1; s.cfg.recheck != nil; looks++ {
 		identity, err := s.cfg.recheck(ctx)
 		if err != nil || !identity.SlotFound.Active {
 			return err
 		}
-		if !wait.For(ctx, pause) {
+		if !wait.For(ctx, freeRetry.Pause(looks)) {
 			return context.Cause(ctx)
 		}
 	}

@@ -4,31 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
 
-// How a slot in use is waited for. The server logs every try as an error, so they are not frequent.
-const (
-	tryFirst = 100 * time.Millisecond
-	tryMost  = 2 * time.Second
-	// inUseEvery is how often the log says that we are still waiting.
-	inUseEvery = 30 * time.Second
-)
+// inUseRetry spaces out the tries to take a slot in use. The server logs each of them as an error.
+var inUseRetry = backoff.Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Second}
+
+// inUseEvery is how often the log says that we are still waiting.
+const inUseEvery = 30 * time.Second
 
 // takeSlot starts replication, waiting while another process holds the slot.
 func (s *Session) takeSlot(ctx context.Context, at cdc.Position) error {
 	began := time.Now()
 	var logged time.Time
-	for pause := tryFirst; ; pause = min(2*pause, tryMost) {
+	for tries := 1; ; tries++ {
 		refused, err := s.tryStart(ctx, at)
 		if err != nil {
 			return fmt.Errorf("start replication of slot %s from %s: %w", s.cfg.slot, at, err)
@@ -46,7 +44,7 @@ func (s *Session) takeSlot(ctx context.Context, at cdc.Position) error {
 			logged = time.Now()
 			s.cfg.logger.Warn().Str("slot", s.cfg.slot).Int32("pid", s.holder(ctx)).Str("err", refused.Message).Msg("slot is in use; waiting for it")
 		}
-		if !wait.For(ctx, pause/2+rand.N(pause/2)) {
+		if !wait.For(ctx, inUseRetry.Pause(tries)) {
 			return fault.Retry(fmt.Errorf("wait for slot %s: %w: %w", s.cfg.slot, refused, context.Cause(ctx)))
 		}
 	}
