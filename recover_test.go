@@ -14,6 +14,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -100,6 +101,7 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 
 // Too few replicas are in sync: the brokers refuse the request, and the client tries again for ever. Skip says so and ends.
 func TestSkipEndsWhereTheStoreTakesNothing(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t)
 	cfg := DefaultConfig()
 	cfg.Source.DSN, cfg.Source.Table = "postgres://h/shop", "public.outbox"

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // Bounds of the walk. What a fifth transaction or a fourth delivery could do, the fourth and the third have done.
@@ -21,7 +22,7 @@ var underRace bool // set by race_test.go
 // untimely idle reports, a commit that goes back) and what must panic.
 func TestEveryInterleaving(t *testing.T) {
 	transactions, least := maxTransactions, 270_000
-	if testing.Short() || underRace {
+	if short.Pick(underRace, true) {
 		transactions, least = maxTransactions-1, 19_000
 	}
 	t.Run("without parts", func(t *testing.T) { everyInterleaving(t, transactions, 0, least) })

@@ -15,6 +15,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -239,6 +240,7 @@ func TestCheckGivesUpBrokersThatAreSilent(t *testing.T) {
 
 // A broker that answers at first and then no more takes nobody's time for ever, and what was not told is said.
 func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a", "cp"))
 	c.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 	"github.com/walpost/walpost/outbox"
 )
 
@@ -30,7 +31,7 @@ var update = flag.Bool("update", false, "write records.jsonl")
 var bin string
 
 func TestMain(m *testing.M) {
-	flag.Parse()
+	short.SkipAll("a build of walpost")
 	os.Exit(func() int {
 		var err error
 		if bin, err = os.MkdirTemp("", "walpost-examples-"); err != nil {

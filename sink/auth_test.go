@@ -14,6 +14,7 @@ import (
 
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 func TestTLSWithAClientCertificate(t *testing.T) {
@@ -45,6 +46,7 @@ func TestTLSWithAClientCertificate(t *testing.T) {
 }
 
 func TestSASLReadsItsFilesAgain(t *testing.T) {
+	short.SkipSlow(t)
 	for _, m := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
 		t.Run(m, func(t *testing.T) {
 			c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.Superuser(m, "relay", "secret"))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // meddler is a hook that holds the client at two points: a record before it is buffered, and the report of a failure.
@@ -143,6 +144,7 @@ func (c *wireConn) Close() error {
 
 // The broker has written the records and its answer is lost: they come once.
 func TestLostAnswersGiveNoDuplicates(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t, kfake.SeedTopics(3, "a"))
 	w := new(wire)
 	cfg := config(c.ListenAddrs())

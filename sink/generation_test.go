@@ -12,6 +12,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 const manyTopics = 20_000
@@ -58,6 +59,7 @@ func (b *bench) only(topics ...string) []string {
 // Topics that are not used any more are forgotten, together with the client that knows them. The order of a topic that is always in
 // use holds while it moves from client to client. A topic that comes again is known anew: created again, or with another limit.
 func TestTopicsThatAreNotUsedAreForgotten(t *testing.T) {
+	short.SkipSlow(t)
 	names := topicNames(manyTopics)
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, append([]string{"hot", "limited"}, names...)...))
 	b := open1(t, config(c.ListenAddrs()))

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // sendLarge sends a record that is larger than its topic's limit and fits when it is compressed, so that it goes alone.
@@ -56,6 +57,7 @@ func TestLargeRecordsFollowATopicThatWasCreatedAgain(t *testing.T) {
 
 // A refused producer id does not end the delivery of large records.
 func TestLargeRecordsOutliveARefusedProducerID(t *testing.T) {
+	short.SkipSlow(t)
 	for _, e := range []*kerr.Error{
 		kerr.InvalidProducerEpoch, kerr.UnknownProducerID, kerr.OutOfOrderSequenceNumber,
 		kerr.UnknownTopicID, kerr.ClusterAuthorizationFailed,

@@ -23,6 +23,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // A logBench is a ParkingLog with a book of what was appended and what has ended.
@@ -422,6 +423,7 @@ func TestTheParkingLogFindsTheRefusedRecordInABatch(t *testing.T) {
 // Whatever the brokers answer: a transaction is either written, or the log is broken. Then its records are in the topic all or not
 // at all, nothing that was appended later is, and the next Fence tells which.
 func TestTheParkingLogBreaksWhenItDoesNotKnow(t *testing.T) {
+	short.SkipSlow(t)
 	eachProtocol(t, func(t *testing.T, c *kfake.Cluster) {
 		b := openLog(t, config(c.ListenAddrs()), "parked")
 		b.fence()
@@ -462,6 +464,7 @@ func TestTheParkingLogBreaksWhenItDoesNotKnow(t *testing.T) {
 
 // The brokers have committed, and their answer is lost.
 func TestTheParkingLogBearsLostAnswers(t *testing.T) {
+	short.SkipSlow(t)
 	eachProtocol(t, func(t *testing.T, c *kfake.Cluster) {
 		w := new(wire)
 		cfg := config(c.ListenAddrs())
@@ -485,7 +488,7 @@ func TestTheParkingLogBearsLostAnswers(t *testing.T) {
 // Two processes hold the topic in turn, each sure to be the holder, while everything goes wrong. What both have appended is in the
 // topic, each once, and in the order in which each of them appended it.
 func TestTheParkingLogUnderRandomFaults(t *testing.T) {
-	for seed := range *seeds {
+	for seed := range short.Pick(*seeds, 2) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
 			parkingLogChaos(t, rand.New(rand.NewPCG(seed, 2)), seed%2 == 0)
@@ -665,6 +668,7 @@ func TestTheParkingLogBreaksWithATopicThatHasNoID(t *testing.T) {
 
 // Records may be gone from the front. A reading from a later offset needs none of them.
 func TestTheParkingLogSaysWhatIsGone(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t)
 	b := openLog(t, config(c.ListenAddrs()), "parked")
 	b.fence()

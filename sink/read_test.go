@@ -18,6 +18,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // fetches notes from which offsets the partition is read.
@@ -72,6 +73,7 @@ func deleteRecords(t testing.TB, cl *kgo.Client, topic string, before int64) {
 
 // A Load may take longer than its patience, as long as it comes further.
 func TestALoadTakesAsLongAsItNeeds(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t)
 	s := kafkaStore(t, c.ListenAddrs(), "cp")
 	largeCheckpoints(t, s, 20)

@@ -15,6 +15,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // renewals is how often topics were taken from a stuck client.
@@ -25,6 +26,7 @@ func renewals(s *Kafka) int {
 // A client that does not go on with a topic, for whatever reason, is left by that topic: everything arrives in order, once or in a
 // contiguous re-run, also what is sent while the topic moves. Other topics stay.
 func TestATopicLeavesAClientThatIsStuck(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a", "b"))
 	b := open1(t, config(c.ListenAddrs()))
 	b.stuckWait = stuckWait{least: 5 * time.Second, unknown: 5 * time.Second, wire: 70 * time.Millisecond}
@@ -175,6 +177,7 @@ func TestTheGateStaysShutWhileATopicIsStuck(t *testing.T) {
 // What a slow broker has of the client that was left is written before anything that comes through the next one, or never: else
 // the log would end with what is long past.
 func TestARequestOnTheWireIsOverBeforeTheNextClientBegins(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	b := open1(t, config(c.ListenAddrs()))
 	b.stuckWait = stuckWait{least: 3 * time.Second, unknown: 3 * time.Second, wire: 2 * time.Second}

@@ -5,9 +5,12 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 func TestDemoChecksItselfAndLeavesNothing(t *testing.T) {
+	short.Skip(t, "servers")
 	tmp, err := os.MkdirTemp("", "demo-test-")
 	if err != nil {
 		t.Fatal(err)

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 func TestTheShopRunsByOneCommand(t *testing.T) {
+	short.Skip(t, "servers")
 	if err := all(t.Context(), 2*time.Second); err != nil {
 		t.Error(err)
 	}
@@ -24,6 +26,7 @@ func TestTheShopRunsByOneCommand(t *testing.T) {
 // The services, their Postgres and Kafka are killed at random, at least six times, and for
 // WALPOST_SHOP_KILLS (10s). Then everything runs on until every saga has ended, and the books must balance.
 func TestTheBooksBalanceWhateverIsKilled(t *testing.T) {
+	short.Skip(t, "servers")
 	length := 10 * time.Second
 	if text := os.Getenv("WALPOST_SHOP_KILLS"); text != "" {
 		var err error

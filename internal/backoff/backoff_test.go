@@ -8,8 +8,11 @@ import (
 
 func TestThePauseDoublesUpToItsMost(t *testing.T) {
 	for _, b := range []Backoff{
-		{time.Second, 10 * time.Second}, {time.Second, 8 * time.Second}, {time.Second, time.Second},
-		{time.Second, math.MaxInt64}, {1, math.MaxInt64},
+		{time.Second, 10 * time.Second},
+		{time.Second, 8 * time.Second},
+		{time.Second, time.Second},
+		{time.Second, math.MaxInt64},
+		{1, math.MaxInt64},
 	} {
 		want := float64(b.Min)
 		for failures := 1; failures < 200; failures++ {

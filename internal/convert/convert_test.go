@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost/internal/convert/input"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 const connector = `{"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
@@ -216,7 +217,7 @@ func TestABrokenLoginIsNotTakenApart(t *testing.T) {
 // A table may be named with any character: what is written is read back as it was.
 func TestEveryCharacterIsReadBack(t *testing.T) {
 	names := []string{"a\xffb"} // no UTF-8
-	for r := rune(1); r <= unicode.MaxRune; r++ {
+	for r := rune(1); r <= unicode.MaxRune; r += short.Pick[rune](1, 13) {
 		if r < 0x3000 || r > 0xd7f0 && r < 0x10010 || r > 0xe0000 { // between them are letters of one kind, and nothing
 			names = append(names, string([]rune{'a', r, 'b'}))
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/walpost/walpost/internal/ledger"
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // program is the built walpost.
@@ -30,6 +31,7 @@ var program string
 
 func TestMain(m *testing.M) {
 	keeper.Init()
+	short.SkipAll("servers and a build of walpost")
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "walpost-e2e-")
 		if err != nil {

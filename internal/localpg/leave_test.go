@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/keeper"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 const programEnv = "LOCALPG_TEST_PROGRAM"
@@ -82,7 +83,8 @@ func TestAPortIsGivenToOneProgram(t *testing.T) {
 }
 
 func TestNothingIsLeftHoweverTheProgramEnds(t *testing.T) {
-	for _, how := range []string{"killed", "killed with its guard", "exit", "panic", "postmaster killed"} {
+	short.Skip(t, "Postgres")
+	for _, how := range []string{"killed", "exit", "panic", "postmaster killed"} {
 		t.Run(how, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), programEnv+"="+how)
@@ -98,7 +100,7 @@ func TestNothingIsLeftHoweverTheProgramEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			folder, segment, _ := strings.Cut(strings.TrimSpace(line), " ")
-			killed := strings.HasPrefix(how, "killed")
+			killed := how == "killed"
 			if !sharedMemoryExists(t, segment) && killed {
 				t.Fatalf("no shared memory segment %q of a running server found; the test would not see one that is left", segment)
 			}
@@ -106,19 +108,10 @@ func TestNothingIsLeftHoweverTheProgramEnds(t *testing.T) {
 				if n := len(processesIn(t, folder)); n < 5 {
 					t.Fatalf("%d processes of a running server found; the test would not see any that are left", n)
 				}
-				if how != "killed" {
-					kill(t, guardOf(t, folder))
-				}
 				kill(t, cmd.Process.Pid)
 			}
 			_, _ = io.Copy(io.Discard, out)
 			_ = cmd.Wait()
-			if how == "killed with its guard" { // the folder is left
-				eventually(t, func() error { return noProcess(t, folder) })
-				if err := os.RemoveAll(folder); err != nil {
-					t.Error(err)
-				}
-			}
 			gone(t, folder)
 			if sharedMemoryExists(t, segment) {
 				t.Errorf("the shared memory segment %s is still there", segment)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // memory is where the tests put data directories: some file systems take a second to make and
@@ -18,6 +20,7 @@ const memory = "/dev/shm"
 
 func start(t *testing.T, c Config) *Server {
 	t.Helper()
+	short.Skip(t, "Postgres")
 	c.Folder = memory
 	s, err := Start(t.Context(), c)
 	if err != nil {
@@ -113,6 +116,7 @@ func TestAStopThatDoesNotEndInTimeIsAnError(t *testing.T) {
 }
 
 func TestAFailedStartSaysWhatTheServerSaid(t *testing.T) {
+	short.Skip(t, "Postgres")
 	_, err := Start(t.Context(), Config{Parameters: map[string]string{"wal_level": "rather logical"}})
 	if err == nil || !strings.Contains(err.Error(), `invalid value for parameter "wal_level"`) {
 		t.Errorf("got %v, want the server's complaint about wal_level", err)

@@ -18,6 +18,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // A KafkaCluster is one or more running brokers. Topics are not created by producing to them.
@@ -40,6 +42,7 @@ var sharedKafka = sync.OnceValues(func() (*KafkaCluster, error) {
 // 1.
 func Kafka(t testing.TB) *KafkaCluster {
 	t.Helper()
+	short.Skip(t, "Kafka")
 	if brokers := os.Getenv("WALPOST_TEST_BROKERS"); brokers != "" {
 		return &KafkaCluster{external: strings.Split(brokers, ",")}
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 const timeout = time.Minute
@@ -126,6 +128,7 @@ func TestThreeNodesGoOnWithoutOne(t *testing.T) {
 }
 
 func TestAMachineWithoutJavaSkipsLoudly(t *testing.T) {
+	short.Skip(t, "the full tier, whose Kafka it asks for")
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("JAVA_HOME", "")
 	t.Setenv("WALPOST_TEST_BROKERS", "")

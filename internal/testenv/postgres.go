@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walpost/walpost/internal/localpg"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // A PG is a running Postgres with wal_level = logical. Autovacuum is off, because its transactions hold
@@ -55,6 +56,7 @@ var sharedPGs sync.Map // from options to func() (*PG, error)
 // version is skipped.
 func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 	t.Helper()
+	short.Skip(t, "Postgres")
 	o := pgOptions{params: map[string]string{}}
 	for _, opt := range opts {
 		opt(&o)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/localpg"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // Jars are Java programs, which Maven downloads into a folder of the cache once.
@@ -110,6 +111,7 @@ func (e *errMissing) Error() string { return e.what }
 // 1. what is the name of the server, for the message.
 func (j *Jars) Need(t testing.TB, what string) {
 	t.Helper()
+	short.Skip(t, what)
 	_, _, _, err := j.Open(t.Context())
 	var missing *errMissing
 	switch {

@@ -16,6 +16,8 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // chromium is the path of a browser. Without one the test says so loudly, and fails where WALPOST_REQUIRE_BROWSER is 1.
@@ -37,6 +39,7 @@ func chromium(t *testing.T) string {
 // Start starts a browser, which ends with the test.
 func Start(t *testing.T) context.Context {
 	t.Helper()
+	short.Skip(t, "a browser")
 	path := chromium(t)
 	dir, err := os.MkdirTemp("", "walpost-chromium")
 	if err != nil {
