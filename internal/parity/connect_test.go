@@ -34,8 +34,7 @@ type ConnectWorker struct {
 // Connect starts a Kafka Connect worker on the brokers of a cluster. It ends with the test. props
 // are worker properties, which replace this package's own: the converters are StringConverter,
 // offsets are flushed every second, records may have 8 MiB, and failed tasks are not retried. The
-// test must create its topics. If Java or Maven is missing, the test is skipped with a line on
-// standard error, or fails if WALPOST_REQUIRE_KAFKA is 1.
+// test must create its topics.
 func Connect(t testing.TB, c *testenv.KafkaCluster, props map[string]string) *ConnectWorker {
 	t.Helper()
 	testenv.ConnectJars.Need(t, "Debezium")

@@ -5,8 +5,6 @@ package parity
 import (
 	"context"
 	"errors"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -124,30 +122,5 @@ func TestAFailedConnectorSaysWhy(t *testing.T) {
 	var refusal *RESTError
 	if !errors.As(err, &refusal) || refusal.Status != 400 || !strings.Contains(refusal.Message, "snapshot.mode") {
 		t.Errorf("a bad snapshot.mode: %v", err)
-	}
-}
-
-func TestAMachineWithoutJavaSkipsDebeziumLoudly(t *testing.T) {
-	const nowhere = "/nowhere"
-	if os.Getenv("JAVA_HOME") == nowhere {
-		Connect(t, nil, nil)
-		return
-	}
-	run := func(required string) (string, error) {
-		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-		cmd.Env = append(os.Environ(), "JAVA_HOME="+nowhere, "WALPOST_REQUIRE_KAFKA="+required)
-		out, err := cmd.CombinedOutput()
-		return string(out), err
-	}
-	out, err := run("")
-	if err != nil || !strings.Contains(out, "--- SKIP: "+t.Name()) {
-		t.Errorf("not skipped: %v\n%s", err, out)
-	}
-	if !strings.Contains(out, "testenv: SKIP: tests with a real Debezium are skipped: Java 17 or newer, which runs the broker, "+
-		"is not installed (WALPOST_REQUIRE_KAFKA=1 makes this a failure)\n") {
-		t.Errorf("nothing was said on standard error:\n%s", out)
-	}
-	if out, err := run("1"); err == nil || !strings.Contains(out, "Java 17") {
-		t.Errorf("with WALPOST_REQUIRE_KAFKA=1: %v, want what is missing\n%s", err, out)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // own returns the server of a private PG, and panics if pg is shared.
 func (pg *PG) own() *localpg.Server {
-	if pg.server == nil || !pg.private {
+	if !pg.private {
 		panic("testenv: this needs a private server: use testenv.Private()")
 	}
 	return pg.server

@@ -4,29 +4,21 @@ package testenv
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // A KafkaCluster is one or more running brokers. Topics are not created by producing to them.
 type KafkaCluster struct {
-	nodes    []*node // empty for brokers that testenv did not start
-	external []string
-	private  bool
+	nodes   []*node
+	private bool
 }
 
 var sharedKafka = sync.OnceValues(func() (*KafkaCluster, error) {
@@ -37,15 +29,9 @@ var sharedKafka = sync.OnceValues(func() (*KafkaCluster, error) {
 	return c, err
 })
 
-// Kafka returns a running broker, which the tests of this binary share. If Java or Maven is
-// missing, the test is skipped with a line on standard error, or fails if WALPOST_REQUIRE_KAFKA is
-// 1.
+// Kafka returns a running broker, which the tests of this binary share.
 func Kafka(t testing.TB) *KafkaCluster {
 	t.Helper()
-	short.Skip(t, "Kafka")
-	if brokers := os.Getenv("WALPOST_TEST_BROKERS"); brokers != "" {
-		return &KafkaCluster{external: strings.Split(brokers, ",")}
-	}
 	kafkaJars.Need(t, "Kafka")
 	c, err := sharedKafka()
 	if err != nil {
@@ -72,9 +58,6 @@ func FakeKafka(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 // such as "+listeners", appends its value to testenv's own after a comma.
 func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluster {
 	t.Helper()
-	if os.Getenv("WALPOST_TEST_BROKERS") != "" {
-		loudly("%s needs a private Kafka instead of WALPOST_TEST_BROKERS: starting one", t.Name())
-	}
 	kafkaJars.Need(t, "Kafka")
 	c, err := startKafka(t.Context(), nodes, props)
 	if err != nil {
@@ -96,9 +79,6 @@ func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluste
 
 // Brokers returns the addresses (host:port) of all nodes, including stopped ones.
 func (c *KafkaCluster) Brokers() []string {
-	if c.nodes == nil {
-		return slices.Clone(c.external)
-	}
 	var all []string
 	for _, n := range c.nodes {
 		all = append(all, n.Address())
@@ -126,8 +106,7 @@ func (c *KafkaCluster) Topic(t testing.TB, partitions int, configs map[string]st
 	return name
 }
 
-// CreateTopic creates a topic with the given name, which must not exist. A topic of brokers that
-// testenv did not start is deleted at the end of the test.
+// CreateTopic creates a topic with the given name, which must not exist.
 func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, configs map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -144,9 +123,6 @@ func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, co
 	if _, err := adm.CreateTopic(ctx, int32(partitions), -1, withNil, name); err != nil {
 		t.Fatalf("create topic %s: %v", name, err)
 	}
-	if c.nodes == nil {
-		t.Cleanup(func() { c.deleteTopic(t, name) })
-	}
 	for {
 		topics, err := adm.ListTopics(ctx, name)
 		if err == nil && ledBy(topics[name], partitions) {
@@ -157,20 +133,6 @@ func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, co
 		case <-ctx.Done():
 			t.Fatalf("topic %s has no leaders after a minute: %v, %v", name, err, topics[name].Err)
 		}
-	}
-}
-
-func (c *KafkaCluster) deleteTopic(t testing.TB, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	adm, err := adminOf(c.Brokers()...)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer adm.Close()
-	if _, err := adm.DeleteTopic(ctx, name); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
-		t.Errorf("delete topic %s: %v", name, err)
 	}
 }
 

@@ -7,9 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,8 +22,7 @@ import (
 // A PG is a running Postgres with wal_level = logical. Autovacuum is off, because its transactions hold
 // back snapshots of the whole server at any moment. Param("autovacuum", "on") turns it on.
 type PG struct {
-	server  *localpg.Server // nil for the server of WALPOST_TEST_DSN
-	dsn     string          // of that server
+	server  *localpg.Server
 	version int
 	private bool
 	params  map[string]string // of a private server, at its start
@@ -52,20 +49,13 @@ func Param(name, value string) PGOption {
 var sharedPGs sync.Map // from options to func() (*PG, error)
 
 // Postgres returns a running server of a major version, "14" to "18". If version is empty, it is
-// $WALPOST_PG, or 15. If WALPOST_TEST_DSN is set, that server is used, and a test of another
-// version is skipped.
+// $WALPOST_PG, or 15.
 func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 	t.Helper()
 	short.Skip(t, "Postgres")
 	o := pgOptions{params: map[string]string{}}
 	for _, opt := range opts {
 		opt(&o)
-	}
-	if dsn := os.Getenv("WALPOST_TEST_DSN"); dsn != "" {
-		if !o.private && len(o.params) == 0 {
-			return external(t, dsn, version)
-		}
-		loudly("%s needs a private Postgres instead of WALPOST_TEST_DSN: starting one", t.Name())
 	}
 	version = cmp.Or(version, os.Getenv("WALPOST_PG"), localpg.DefaultVersion)
 	if o.private {
@@ -118,48 +108,14 @@ func privatePG(t testing.TB, c localpg.Config) *PG {
 	return pg
 }
 
-func external(t testing.TB, dsn, version string) *PG {
-	t.Helper()
-	pg := &PG{dsn: dsn}
-	num, err := strconv.Atoi(pg.Value(t, dsn, "SHOW server_version_num"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pg.version = num / 10000
-	if level := pg.Value(t, dsn, "SHOW wal_level"); level != "logical" {
-		t.Fatalf("the Postgres of WALPOST_TEST_DSN has wal_level = %s, but tests need logical", level)
-	}
-	if version != "" && version != fmt.Sprint(pg.version) {
-		loudly("SKIP: the Postgres of WALPOST_TEST_DSN is version %d; tests of version %s are skipped", pg.version, version)
-		t.Skipf("the Postgres of WALPOST_TEST_DSN is version %d, not %s", pg.version, version)
-	}
-	return pg
-}
-
 // DSN returns the address of a database for the superuser.
-func (pg *PG) DSN(database string) string {
-	if pg.server != nil {
-		return pg.server.DSN(database)
-	}
-	u, err := url.Parse(pg.dsn)
-	if err != nil {
-		panic(fmt.Sprintf("WALPOST_TEST_DSN is not a URI: %v", err))
-	}
-	u.Path = "/" + database
-	return u.String()
-}
+func (pg *PG) DSN(database string) string { return pg.server.DSN(database) }
 
 // Version returns the major version.
 func (pg *PG) Version() int { return pg.version }
 
-// Port returns the port on 127.0.0.1, which restarts do not change, or 0 for the server of
-// WALPOST_TEST_DSN.
-func (pg *PG) Port() int {
-	if pg.server == nil {
-		return 0
-	}
-	return pg.server.Port()
-}
+// Port returns the port on 127.0.0.1, which restarts do not change.
+func (pg *PG) Port() int { return pg.server.Port() }
 
 // Database creates a database with a unique name. At the end of the test, the database and its
 // replication slots are dropped, even if they are in use.
@@ -168,7 +124,7 @@ func (pg *PG) Database(t testing.TB) (dsn string) {
 	name := unique("wp")
 	pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE "+name)
 	t.Cleanup(func() {
-		if pg.server != nil && !pg.server.Running() {
+		if !pg.server.Running() {
 			return
 		}
 		if err := pg.drop(name); err != nil {

@@ -102,25 +102,12 @@ func WriteProperties(path string, p map[string]string) error {
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-// errMissing says what a machine lacks.
-type errMissing struct{ what string }
-
-func (e *errMissing) Error() string { return e.what }
-
-// Need skips the test if this machine cannot run the jars, or fails it if WALPOST_REQUIRE_KAFKA is
-// 1. what is the name of the server, for the message.
+// Need fails the test if this machine cannot run the jars, and skips it in the fast tier. what is the name of the server.
 func (j *Jars) Need(t testing.TB, what string) {
 	t.Helper()
 	short.Skip(t, what)
-	_, _, _, err := j.Open(t.Context())
-	var missing *errMissing
-	switch {
-	case err == nil:
-	case errors.As(err, &missing) && os.Getenv("WALPOST_REQUIRE_KAFKA") != "1":
-		loudly("SKIP: tests with a real %s are skipped: %v (WALPOST_REQUIRE_KAFKA=1 makes this a failure)", what, err)
-		t.Skip(err)
-	default:
-		t.Fatal(err)
+	if _, _, _, err := j.Open(t.Context()); err != nil {
+		t.Fatal(fmt.Errorf("tests with a real %s: %w (go test -short needs none)", what, err))
 	}
 }
 
@@ -132,7 +119,7 @@ func (j *Jars) Open(ctx context.Context) (dir, java, version string, err error) 
 	dir, err = localpg.Cached(j.Name, func(tmp string) error {
 		mvn, err := exec.LookPath("mvn")
 		if err != nil {
-			return &errMissing{"Maven (mvn), which downloads " + j.What + ", is not installed"}
+			return fmt.Errorf("download of %s: Maven (mvn) is not installed", j.What)
 		}
 		loudly("downloading %s (about 45 MB, once)", j.What)
 		for to, pom := range j.POMs {
@@ -169,21 +156,21 @@ var javaVersion = regexp.MustCompile(`version "((\d+)[^"]*)`)
 
 // findJava returns $JAVA_HOME/bin/java, or the java of the path, and its version. It must be new enough for Kafka.
 func findJava() (java, version string, err error) {
-	const needs = "Java 17 or newer, which runs the broker, "
+	const lacks = "it runs on Java 17 or newer, which is not installed"
 	java = "java"
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		java = filepath.Join(home, "bin", "java")
 	}
 	if java, err = exec.LookPath(java); err != nil {
-		return "", "", &errMissing{needs + "is not installed"}
+		return "", "", errors.New(lacks)
 	}
 	out, err := exec.Command(java, "-XX:-UsePerfData", "-version").CombinedOutput()
 	m := javaVersion.FindSubmatch(out)
 	if err != nil || m == nil {
-		return "", "", &errMissing{fmt.Sprintf("%sis not installed: %s -version says %q", needs, java, out)}
+		return "", "", fmt.Errorf("%s: %s -version says %q", lacks, java, out)
 	}
 	if major, err := strconv.Atoi(string(m[2])); err != nil || major < 17 {
-		return "", "", &errMissing{fmt.Sprintf("%sis not installed: %s is version %s", needs, java, m[1])}
+		return "", "", fmt.Errorf("%s: %s is version %s", lacks, java, m[1])
 	}
 	return java, string(m[1]), nil
 }

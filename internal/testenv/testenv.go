@@ -7,7 +7,8 @@
 // with the binary, even if the binary is killed. Tests use unique names, from PG.Database and
 // KafkaCluster.Topic. A test that stops, kills, copies or configures a server takes a private one.
 //
-// Nothing starts with go test -short: see package short.
+// Nothing starts with go test -short: see package short. Without -short, a test fails if the machine lacks what its server
+// needs, such as Java.
 //
 // testcontainers would need Docker on every machine, and the tests kill, freeze and restart servers on the same port, make
 // standbys and lose slots. embedded-postgres knows no Kafka, and neither has certificates, ACLs or a topic whose change has
@@ -15,11 +16,8 @@
 //
 // Environment:
 //
-//	WALPOST_PG             the Postgres version of tests that do not name one (default 15)
-//	WALPOST_TEST_DSN       a Postgres, as a superuser, that replaces the shared ones
-//	WALPOST_TEST_BROKERS   Kafka brokers (host:port,…) that replace the shared ones
-//	WALPOST_REQUIRE_KAFKA  1: without Java or Maven, a test that needs Kafka fails instead of being skipped
-//	WALPOST_CACHE          folder for downloads (default: the user's cache folder; /var/cache/walpost as root)
+//	WALPOST_PG     the Postgres version of tests that do not name one (default 15)
+//	WALPOST_CACHE  folder for downloads (default: the user's cache folder; /var/cache/walpost as root)
 package testenv
 
 import (
