@@ -115,6 +115,7 @@ func TestTopicsThatAreNotUsedAreForgotten(t *testing.T) {
 
 // A topic that is missing waits without a goroutine, and the brokers are asked about many at once.
 func TestMissingTopicsCostNoGoroutines(t *testing.T) {
+	short.SkipSlow(t)
 	names := topicNames(manyTopics)
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	b := open1(t, config(c.ListenAddrs()))

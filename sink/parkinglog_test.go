@@ -488,7 +488,8 @@ func TestTheParkingLogBearsLostAnswers(t *testing.T) {
 // Two processes hold the topic in turn, each sure to be the holder, while everything goes wrong. What both have appended is in the
 // topic, each once, and in the order in which each of them appended it.
 func TestTheParkingLogUnderRandomFaults(t *testing.T) {
-	for seed := range short.Pick(*seeds, 2) {
+	short.SkipSlow(t)
+	for seed := range *seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
 			parkingLogChaos(t, rand.New(rand.NewPCG(seed, 2)), seed%2 == 0)
@@ -585,6 +586,7 @@ func parkingLogChaos(t *testing.T, r *rand.Rand, old bool) {
 
 // A topic that is deleted, or created again, breaks the log. Nothing is written to the new one before a Fence has told its id.
 func TestTheParkingLogBreaksWithItsTopic(t *testing.T) {
+	short.SkipSlow(t)
 	eachProtocol(t, func(t *testing.T, c *kfake.Cluster) {
 		cl, err := config(c.ListenAddrs()).NewClient()
 		if err != nil {
@@ -642,6 +644,7 @@ func parkingLogBreaksWithItsTopic(t *testing.T, cl *kgo.Client, brokers []string
 
 // Before Kafka 2.8 topics have no ids, and only the offsets tell that the topic was created again.
 func TestTheParkingLogBreaksWithATopicThatHasNoID(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t, kfake.MaxVersions(kversion.V2_7_0()))
 	b := openLog(t, config(c.ListenAddrs()), "parked")
 	if state := b.fence(); state.ID != "" {
@@ -923,6 +926,7 @@ func TestTheParkingLogSaysWhatItWaitsFor(t *testing.T) {
 
 // Brokers that cannot be reached are waited out, and Close is bounded.
 func TestTheParkingLogWithoutBrokers(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t)
 	b := openLog(t, config(c.ListenAddrs()), "parked")
 	b.fence()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -240,6 +241,7 @@ func TestADamagedFileIsNeverEmpty(t *testing.T) {
 }
 
 func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
+	short.SkipSlow(t)
 	c := testenv.FakeKafka(t)
 	s := kafkaStore(t, c.ListenAddrs(), "cp")
 	if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
