@@ -3,7 +3,6 @@ package e2e
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
@@ -18,170 +17,150 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// A lot is a setting whose events are bad if they ask for a partition that their topic doesn't have. Its two topics have one partition at
-// first. An event is known by its number.
-type lot struct {
-	*setting
-	pg     *testenv.PG
-	kafka  *testenv.KafkaCluster
-	adm    *kadm.Client
-	parked string // the topic of parked events
-}
-
-// newLot has walpost.yaml with more lines of delivery.
-func newLot(t *testing.T, pg *testenv.PG, kafka *testenv.KafkaCluster, delivery string) *lot {
-	l := &lot{setting: &setting{t: t, dsn: pg.Database(t), brokers: kafka.Brokers(), name: unique("lot")}, pg: pg, kafka: kafka, adm: kadm.NewClient(kafka.Client(t))}
-	l.prefix = l.name + "."
-	l.parked = l.prefix + "parked"
-	pg.Exec(t, l.dsn, shop.Schema, "ALTER TABLE outbox ADD p int", "CREATE INDEX ON outbox (created_at)")
-	for _, typ := range shop.Types {
-		l.topics = append(l.topics, l.prefix+typ)
-		kafka.CreateTopic(t, l.prefix+typ, 1, nil)
-	}
-	l.source, l.router = ", time_column: created_at, slot: "+l.slot(), `, table.fields.additional.placement: "p:partition"`
-	l.extra = fmt.Sprintf("halt_linger: 0s\nmonitor: {interval: 1s}\ndelivery: {%s, dead_letter_topic: %sdead, parking_topic: %s}\n", delivery, l.prefix, l.parked)
-	return l
-}
-
-func (l *lot) insertInto(table, typ string, n, p int, key string) {
-	l.t.Helper()
-	l.pg.Exec(l.t, l.dsn, fmt.Sprintf(`INSERT INTO %s (id, aggregate_type, aggregate_id, event_type, payload, p) VALUES ('00000000-0000-0000-0000-%012d', '%s', '%s', 'Changed', '%d', %d)`, table, n, typ, key, n, p))
-}
-
-func (l *lot) insert(n, p int, key string) { l.t.Helper(); l.insertInto("outbox", "order", n, p, key) }
-
-// got are the numbers in a topic, one partition after the other.
-func (l *lot) got(topic string) string {
-	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
-	defer cancel()
-	ends, err := l.adm.ListEndOffsets(ctx, topic)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	var numbers []string
-	for partition := range int32(len(ends[topic])) {
-		end := ends[topic][partition]
-		if end.Err != nil || end.Offset == 0 {
-			continue
-		}
-		cl := l.kafka.Client(l.t, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {end.Partition: kgo.NewOffset().AtStart()}}))
-		for next := int64(0); next < end.Offset; {
-			fetched := cl.PollFetches(ctx)
-			if err := fetched.Err(); err != nil {
-				l.t.Fatal(err)
-			}
-			fetched.EachRecord(func(rec *kgo.Record) {
-				numbers, next = append(numbers, string(rec.Value)), rec.Offset+1
-			})
-		}
-		cl.Close()
-	}
-	return strings.Join(numbers, " ")
-}
-
-func (l *lot) arrives(topic, want string) {
-	l.t.Helper()
-	eventually(l.t, time.Minute, want+" in "+topic, func() bool { return l.got(topic) == want || l.t.Failed() })
-}
-
-func (l *lot) holds(r *relay, events int) {
-	l.t.Helper()
-	eventually(l.t, time.Minute, fmt.Sprint(events, " parked events"), func() bool { return r.metric("walpost_parked_events") == float64(events) })
-}
-
-// does runs a command that must succeed, and returns what it printed.
-func (l *lot) does(args ...string) string {
-	l.t.Helper()
-	code, out := l.command(args...)
-	if code != 0 {
-		l.t.Fatalf("%v: code %d\n%s", args, code, out)
-	}
-	return out
-}
-
-// An entry is an event in the output of "dead list".
-type entry struct {
-	Token, State string
-	ID           string `json:"event_id"`
-}
-
-// list returns the dead and the parked events by their numbers, also those that are closed.
-func (l *lot) list() map[int]entry {
-	l.t.Helper()
-	var found struct{ Events []entry }
-	out := l.does("dead", "list", "--state", "all", "--json")
-	if err := json.Unmarshal([]byte(out[strings.Index(out, "{"):]), &found); err != nil {
-		l.t.Fatalf("%v\n%s", err, out)
-	}
-	all := map[int]entry{}
-	for _, e := range found.Events {
-		n, err := strconv.Atoi(e.ID[max(0, len(e.ID)-12):])
-		if err != nil {
-			l.t.Fatalf("%+v", e)
-		}
-		all[n] = e
-	}
-	return all
-}
-
-// What relays and operators do while events are parked: the order of a parked key holds, and no event comes twice. WALPOST_PARKED_STOPS sets another number than 20 stops.
+// What the topic of parked events can meet, and what people do with its events: nothing newer of a parked key is delivered, no row that
+// is needed is removed, and no event comes twice. WALPOST_PARKED_STOPS sets another number than 20 stops.
 func TestParkedEventsThroughFaults(t *testing.T) {
 	t.Parallel()
 	pg, kafka := testenv.Postgres(t, "16", testenv.Private(), testenv.Param("max_replication_slots", "20"), testenv.Param("max_wal_senders", "20")), testenv.Kafka(t)
 	for _, c := range []struct {
-		name string
-		run  func(*testing.T, func(delivery string) *lot)
+		name, policy string
+		run          func(*testing.T, *parkedSetting)
 	}{
-		{"stops", stopsDuringReleases},
-		{"drops during releases", dropsDuringReleases},
-		{"other policies", otherPolicies},
-		{"closed dead letters after a kill", closedAfterAKill},
-		{"another name of the table", renamedWhileParked},
+		{"records are deleted while the relay is stopped", "park_key", func(t *testing.T, s *parkedSetting) { recordsAreDeleted(t, s, false) }},
+		{"records are deleted while the relay runs", "park_key", func(t *testing.T, s *parkedSetting) { recordsAreDeleted(t, s, true) }},
+		{"the topic is deleted and created again", "park_key", topicIsDeleted},
+		{"the configuration names another topic", "park_key", topicIsRenamed},
+		{"stops", "park_key", stopsDuringReleases},
+		{"drops during releases", "park_key", dropsDuringReleases},
+		{"a missing destination", "park_key", missingDestination},
+		{"other policies", "park_key", otherPolicies},
+		{"closed dead letters after a kill", "dead_letter", closedAfterAKill},
+		{"another name of the table", "park_key", renamedWhileParked},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.run(t, func(delivery string) *lot { return newLot(t, pg, kafka, delivery) })
+			cluster := kafka
+			if c.name == "other policies" {
+				cluster = testenv.KafkaPrivate(t, 1, map[string]string{
+					"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true", "super.users": "User:nobody",
+				})
+			}
+			c.run(t, newParkedSetting(t, pg, cluster, "on_poison: "+c.policy))
 		})
 	}
 }
 
-// parkThree parks 2 and 3 of key a, and 5 of key c. The other events are delivered.
-func (l *lot) parkThree() *relay {
-	l.t.Helper()
-	r := l.startReady()
-	l.insert(1, 0, "a")
-	l.insert(2, 1, "a")
-	l.holds(r, 1) // its letter is the first one
-	l.insert(3, 0, "a")
-	l.insert(4, 0, "b")
-	l.insert(5, 1, "c")
-	l.holds(r, 3)
-	l.arrives(l.topics[0], "1 4")
-	return r
+const cleansUp = "cleanup: {mode: delete, keep: 0s}\n"
+
+func recordsAreDeleted(t *testing.T, s *parkedSetting, runs bool) {
+	s.extra += cleansUp
+	r := s.parkThree()
+	eventually(t, time.Minute, "the cleanup removes what is delivered", func() bool { return s.rows() == "2 3 5" })
+	remove := func() {
+		offsets := kadm.Offsets{}
+		offsets.AddOffset(s.parked, 0, 1, -1)
+		if removed, err := s.adm.DeleteRecords(t.Context(), offsets); err != nil || removed.Error() != nil {
+			t.Fatal(err, removed.Error())
+		}
+	}
+	if !runs {
+		r.stopsClean()
+	}
+	remove()
+	s.insert(6, 0, "a")
+	if !runs {
+		r = s.start()
+	}
+	s.refused(r)
+	token := s.refused(s.start())
+	if again := s.refused(s.start()); again != token {
+		t.Errorf("tokens %s and %s", token, again)
+	}
+	if got, rows := s.got(s.topics[0]), s.rows(); got != "1 4" || rows != "2 3 5 6" {
+		t.Fatalf("before anybody accepts the loss: events %s, rows %s", got, rows)
+	}
+	r = s.startReady("--accept-gap=" + token)
+	s.arrives(s.topics[0], "1 4 3 6")
+	s.holds(r, 1)
+	s.insert(7, 0, "c")
+	s.holds(r, 2)
+	eventually(t, time.Minute, "the cleanup names the gap", func() bool {
+		_, status := r.get("/api/status")
+		return strings.Contains(status, "gap "+token+" was accepted")
+	})
+	if rows := s.rows(); rows != "2 3 5 6 7" {
+		t.Errorf("rows %s while the gap is open", rows)
+	}
+	if _, out := s.verify(); !strings.Contains(out, "walpost replay --id 00000000-0000-0000-0000-000000000002") {
+		t.Errorf("verify doesn't print what publishes event 2:\n%s", out)
+	}
+	s.does("recover", "--close-gap="+token)
+	eventually(t, time.Minute, "the rows of parked events only", func() bool { return s.rows() == "5 7" })
+	r.stopsClean()
 }
 
-func stopsDuringReleases(t *testing.T, newLot func(string) *lot) {
+func topicIsDeleted(t *testing.T, s *parkedSetting) {
+	s.extra += cleansUp
+	s.parkThree().stopsClean()
+	if _, err := s.adm.DeleteTopic(t.Context(), s.parked); err != nil {
+		t.Fatal(err)
+	}
+	s.insert(6, 0, "a")
+	r := s.start()
+	eventually(t, time.Minute, "the relay waits for the topic", func() bool {
+		code, why := r.get("/readyz")
+		return code == 503 && strings.Contains(why, s.parked+", which does not exist")
+	})
+	untouched := func() {
+		t.Helper()
+		if got, rows := s.got(s.topics[0]), s.rows(); got != "1 4" || strings.NewReplacer("1 ", "", "4 ", "").Replace(rows) != "2 3 5 6" {
+			t.Fatalf("events %s, rows %s", got, rows)
+		}
+	}
+	untouched()
+	s.kafka.CreateTopic(t, s.parked, 1, nil)
+	token := s.refused(r)
+	untouched()
+	r = s.startReady("--accept-gap=" + token)
+	s.arrives(s.topics[0], "1 4 6")
+	r.stopsClean()
+}
+
+func topicIsRenamed(t *testing.T, s *parkedSetting) {
+	s.parkThree().stopsClean()
+	former := s.extra
+	s.extra = strings.Replace(s.extra, s.parked, s.prefix+"other", 1) + cleansUp
+	s.insert(6, 0, "a")
+	s.refused(s.start())
+	if got, rows := s.got(s.topics[0]), s.rows(); got != "1 4" || rows != "1 2 3 4 5 6" {
+		t.Fatalf("events %s, rows %s", got, rows)
+	}
+	s.extra = former
+	r := s.startReady()
+	s.holds(r, 4)
+	s.release()
+	s.arrives(s.topics[0], "1 4 3 6 2 5")
+	r.stopsClean()
+}
+
+func stopsDuringReleases(t *testing.T, s *parkedSetting) {
 	stops := 20
 	numbers(t, map[string]*int{"WALPOST_PARKED_STOPS": &stops})
-	l := newLot("on_poison: park_key")
-	r := l.startReady()
+	r := s.startReady()
 	n := 0
 	for key := range stops {
 		n++
-		l.insert(n, 1, fmt.Sprint("k", key))
+		s.insert(n, 1, fmt.Sprint("k", key))
 	}
-	l.holds(r, stops)
+	s.holds(r, stops)
 	var stop atomic.Bool
 	var writing sync.WaitGroup
 	writing.Go(func() {
-		conn, err := pgx.Connect(t.Context(), l.dsn)
+		conn, err := pgx.Connect(t.Context(), s.dsn)
 		if err != nil {
 			t.Error(err)
 			return
@@ -200,20 +179,20 @@ func stopsDuringReleases(t *testing.T, newLot func(string) *lot) {
 		}
 	})
 	defer func() { stop.Store(true); writing.Wait() }()
-	l.kafka.Grow(t, 2, l.topics[0])
+	s.kafka.Grow(t, 2, s.topics[0])
 	for key := range stops {
-		l.does("dead", "retry", "--key", fmt.Sprint("k", key))
+		s.does("dead", "retry", "--key", fmt.Sprint("k", key))
 		time.Sleep(time.Duration(rand.Int64N(int64(1200 * time.Millisecond)))) // the relay looks for requests each second
 		r.stopsClean()
-		r = l.startReady()
+		r = s.startReady()
 	}
-	l.holds(r, 0)
+	s.holds(r, 0)
 	stop.Store(true)
 	writing.Wait()
-	eventually(t, time.Minute, "every event", func() bool { return len(strings.Fields(l.got(l.topics[0]))) >= n })
+	eventually(t, time.Minute, "every event", func() bool { return len(strings.Fields(s.got(s.topics[0]))) >= n })
 	r.stopsClean()
 	times := map[string]int{}
-	for _, number := range strings.Fields(l.got(l.topics[0])) {
+	for _, number := range strings.Fields(s.got(s.topics[0])) {
 		if times[number]++; times[number] == 2 {
 			t.Errorf("event %s came twice", number)
 		}
@@ -225,22 +204,21 @@ func stopsDuringReleases(t *testing.T, newLot func(string) *lot) {
 }
 
 // Whatever wins, each event is either delivered or dropped, and the relay, the commands and the topic agree.
-func dropsDuringReleases(t *testing.T, newLot func(string) *lot) {
+func dropsDuringReleases(t *testing.T, s *parkedSetting) {
 	const keys, each = 10, 30
-	l := newLot("on_poison: park_key")
-	r := l.startReady()
+	r := s.startReady()
 	of := func(key, i int) int { return 1 + i*keys + key }
 	for i := range each {
 		for key := range keys {
-			l.insert(of(key, i), max(0, 1-i), fmt.Sprint("k", key))
+			s.insert(of(key, i), max(0, 1-i), fmt.Sprint("k", key))
 		}
 	}
-	l.holds(r, keys*each)
-	l.kafka.Grow(t, 2, l.topics[0])
-	listed := l.list()
+	s.holds(r, keys*each)
+	s.kafka.Grow(t, 2, s.topics[0])
+	listed := s.list()
 	said := map[int]bool{} // dropped, as the command says
 	for key := range keys {
-		retry := exec.Command(program, "dead", "retry", "--key", fmt.Sprint("k", key), "--config", l.config())
+		retry := exec.Command(program, "dead", "retry", "--key", fmt.Sprint("k", key), "--config", s.config())
 		if err := retry.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -249,17 +227,17 @@ func dropsDuringReleases(t *testing.T, newLot func(string) *lot) {
 		if listed[n].Token == "" {
 			t.Fatalf("no token of %d in %+v", n, listed)
 		}
-		_, out := l.command("dead", "drop", "--reason", "a test", listed[n].Token)
+		_, out := s.command("dead", "drop", "--reason", "a test", listed[n].Token)
 		said[n] = strings.Contains(out, "dropped by the relay: 1\n")
 		if err := retry.Wait(); err != nil {
 			t.Errorf("retry: %v", err)
 		}
 	}
-	l.holds(r, 0)
+	s.holds(r, 0)
 	for key := range keys {
-		l.insert(of(key, each), 0, fmt.Sprint("k", key))
+		s.insert(of(key, each), 0, fmt.Sprint("k", key))
 	}
-	final, dropped := l.list(), 0
+	final, dropped := s.list(), 0
 	for n, e := range final {
 		if e.State == "dropped" {
 			dropped++
@@ -268,8 +246,8 @@ func dropsDuringReleases(t *testing.T, newLot func(string) *lot) {
 			t.Errorf("event %d is %s, and the command said dropped: %t", n, e.State, said[n])
 		}
 	}
-	eventually(t, time.Minute, "every other event", func() bool { return len(strings.Fields(l.got(l.topics[0]))) >= keys*(each+1)-dropped })
-	got := strings.Fields(l.got(l.topics[0]))
+	eventually(t, time.Minute, "every other event", func() bool { return len(strings.Fields(s.got(s.topics[0]))) >= keys*(each+1)-dropped })
+	got := strings.Fields(s.got(s.topics[0]))
 	slices.SortFunc(got, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 	var want []string
 	for n := 1; n <= keys*(each+1); n++ {
@@ -284,86 +262,116 @@ func dropsDuringReleases(t *testing.T, newLot func(string) *lot) {
 	r.stopsClean()
 }
 
-func otherPolicies(t *testing.T, newLot func(string) *lot) {
-	l := newLot("on_poison: park_key")
-	l.parkThree().stopsClean()
+func missingDestination(t *testing.T, s *parkedSetting) {
+	r := s.startReady()
+	for key, typ := range []string{"order", "invoice"} {
+		for i := range 2 {
+			s.insertInto("outbox", typ, 1+2*key+i, 1-i, typ)
+		}
+	}
+	s.holds(r, 4)
+	if _, err := s.adm.DeleteTopic(t.Context(), s.topics[1]); err != nil {
+		t.Fatal(err)
+	}
+	s.kafka.Grow(t, 2, s.topics[0])
+	s.does("dead", "retry", "--all")
+	s.arrives(s.topics[0], "2 1")
+	s.holds(r, 2)
+	if out := s.does("dead", "drop", "--reason", "a test", "--timeout", "3m", s.list()[3].Token); !strings.Contains(out, "dropped by the relay: 1\n") {
+		t.Errorf("drop:\n%s", out)
+	}
+	s.insertInto("outbox", "invoice", 5, 0, "invoice")
+	s.kafka.CreateTopic(t, s.topics[1], 2, nil)
+	s.arrives(s.topics[1], "4 5")
+	s.holds(r, 0)
+	r.stopsClean()
+}
+
+// The first of the other policies comes with a user who may not see the topic any more.
+func otherPolicies(t *testing.T, s *parkedSetting) {
+	s.parkThree().stopsClean()
+	denied := kadm.NewACLs().Topics(s.parked).Deny("User:ANONYMOUS").DenyHosts("*").ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpDescribe)
+	if made, err := s.adm.CreateACLs(t.Context(), denied); err != nil || made[0].Err != nil {
+		t.Fatal(err, made)
+	}
+	s.extra += cleansUp
 	for i, policy := range []string{"halt", "dead_letter", "halt"} {
-		l.extra = regexp.MustCompile(`on_poison: \w+`).ReplaceAllString(l.extra, "on_poison: "+policy)
-		l.insert(6+2*i, 0, "a")
-		r := l.startReady()
-		l.insert(7+2*i, 0, "b")
-		l.arrives(l.topics[0], strings.Join([]string{"1 4", "7", "9", "11"}[:i+2], " "))
-		l.holds(r, 4+i)
-		if code, out := l.command("status", "--http", strings.TrimPrefix(r.page, "http://")); code != 0 || !strings.Contains(strings.SplitN(out, "\n", 2)[0], fmt.Sprint(4+i, " parked events of 2 keys are not delivered")) {
+		s.extra = regexp.MustCompile(`on_poison: \w+`).ReplaceAllString(s.extra, "on_poison: "+policy)
+		s.insert(6+2*i, 0, "a")
+		r := s.start()
+		if i == 0 {
+			eventually(t, time.Minute, "the relay waits for the right", func() bool {
+				code, why := r.get("/readyz")
+				return code == 503 && strings.Contains(why, s.parked+": not authorized")
+			})
+			if got, rows := s.got(s.topics[0]), s.rows(); got != "1 4" || rows != "1 2 3 4 5 6" {
+				t.Fatalf("events %s, rows %s", got, rows)
+			}
+			if removed, err := s.adm.DeleteACLs(t.Context(), denied); err != nil || removed[0].Err != nil {
+				t.Fatal(err, removed)
+			}
+		}
+		s.insert(7+2*i, 0, "b")
+		s.arrives(s.topics[0], strings.Join([]string{"1 4", "7", "9", "11"}[:i+2], " "))
+		s.holds(r, 4+i)
+		if code, out := s.command("status", "--http", strings.TrimPrefix(r.page, "http://")); code != 0 || !strings.Contains(strings.SplitN(out, "\n", 2)[0], fmt.Sprint(4+i, " parked events of 2 keys are not delivered")) {
 			t.Errorf("status: code %d\n%s", code, out)
 		}
 		if i == 2 {
-			l.kafka.Grow(t, 2, l.topics[0])
-			l.does("dead", "retry", "--all", "--wait")
-			// The first partition has the events of one key. In the second one are two keys, which are released in any order.
-			eventually(t, time.Minute, "every event", func() bool { return len(strings.Fields(l.got(l.topics[0]))) == 11 })
-			of := map[bool]string{}
-			for _, id := range strings.Fields(l.got(l.topics[0]))[5:] {
-				of[id == "2" || id == "5"] += id + " "
-			}
-			if len(of[true]) != len("2 5 ") || of[false] != "3 6 8 10 " {
-				t.Errorf("arrived %v", of)
-			}
+			s.release()
+			s.arrives(s.topics[0], "1 4 7 9 11 3 6 8 10 2 5")
 		}
 		r.stopsClean()
 	}
 }
 
 // An event that can't be delivered yet keeps the checkpoint before the dead letters, so that the crash repeats them.
-func closedAfterAKill(t *testing.T, newLot func(string) *lot) {
-	l := newLot("on_poison: dead_letter")
-	r := l.startReady()
-	if _, err := l.adm.DeleteTopic(t.Context(), l.topics[1]); err != nil {
+func closedAfterAKill(t *testing.T, s *parkedSetting) {
+	r := s.startReady()
+	if _, err := s.adm.DeleteTopic(t.Context(), s.topics[1]); err != nil {
 		t.Fatal(err)
 	}
-	l.insertInto("outbox", "invoice", 1, 0, "z")
-	l.insert(2, 1, "a")
-	l.insert(3, 1, "b")
-	l.insert(4, 1, "c")
+	s.insertInto("outbox", "invoice", 1, 0, "z")
+	s.insert(2, 1, "a")
+	s.insert(3, 1, "b")
+	s.insert(4, 1, "c")
 	letters := func() int64 {
-		ends, err := l.adm.ListEndOffsets(t.Context(), l.prefix+"dead")
+		ends, err := s.adm.ListEndOffsets(t.Context(), s.prefix+"dead")
 		if err != nil {
 			t.Fatal(err)
 		}
-		end, _ := ends.Lookup(l.prefix+"dead", 0)
+		end, _ := ends.Lookup(s.prefix+"dead", 0)
 		return end.Offset
 	}
 	eventually(t, time.Minute, "three letters", func() bool { return letters() == 3 })
-	listed := l.list()
-	l.does("dead", "drop", "--reason", "a test", listed[2].Token)
-	l.kafka.CreateTopic(t, l.prefix+"mended", 1, nil)
-	l.does("dead", "retry", "--to-topic", l.prefix+"mended", listed[3].Token)
+	listed := s.list()
+	s.does("dead", "drop", "--reason", "a test", listed[2].Token)
+	s.kafka.CreateTopic(t, s.prefix+"mended", 1, nil)
+	s.does("dead", "retry", "--to-topic", s.prefix+"mended", listed[3].Token)
 	before := letters()
 	r.kill()
-	l.kafka.CreateTopic(t, l.topics[1], 1, nil)
-	r = l.startReady()
-	l.arrives(l.topics[1], "1")
+	s.kafka.CreateTopic(t, s.topics[1], 1, nil)
+	r = s.startReady()
+	s.arrives(s.topics[1], "1")
 	eventually(t, time.Minute, "the crash repeats three letters", func() bool { return letters() >= before+3 })
 	for n, state := range map[int]string{2: "dropped", 3: "retried", 4: "open"} {
-		if is := l.list()[n].State; is != state {
+		if is := s.list()[n].State; is != state {
 			t.Errorf("event %d is %s, not %s", n, is, state)
 		}
 	}
 	r.stopsClean()
 }
 
-func renamedWhileParked(t *testing.T, newLot func(string) *lot) {
-	l := newLot("on_poison: park_key")
-	l.parkThree().stopsClean()
-	l.insert(6, 0, "a") // under the old name
-	l.pg.Exec(t, l.dsn, "ALTER TABLE outbox RENAME TO events")
-	l.insertInto("events", "order", 7, 0, "a")
-	r := l.startReady("--table=public.events")
-	l.insertInto("events", "order", 8, 0, "b")
-	l.arrives(l.topics[0], "1 4 8")
-	l.holds(r, 5)
-	l.kafka.Grow(t, 2, l.topics[0])
-	l.does("dead", "retry", "--all", "--wait")
-	l.arrives(l.topics[0], "1 4 8 3 6 7 2 5")
+func renamedWhileParked(t *testing.T, s *parkedSetting) {
+	s.parkThree().stopsClean()
+	s.insert(6, 0, "a") // under the old name
+	s.pg.Exec(t, s.dsn, "ALTER TABLE outbox RENAME TO events")
+	s.insertInto("events", "order", 7, 0, "a")
+	r := s.startReady("--table=public.events")
+	s.insertInto("events", "order", 8, 0, "b")
+	s.arrives(s.topics[0], "1 4 8")
+	s.holds(r, 5)
+	s.release()
+	s.arrives(s.topics[0], "1 4 8 3 6 7 2 5")
 	r.stopsClean()
 }
