@@ -270,20 +270,25 @@ func missingDestination(t *testing.T, s *parkedSetting) {
 		}
 	}
 	s.holds(r, 4)
+	s.insert(5, 0, "invoice") // the key whose other topic will be missing
+	s.holds(r, 5)
 	if _, err := s.adm.DeleteTopic(t.Context(), s.topics[1]); err != nil {
 		t.Fatal(err)
 	}
 	s.kafka.Grow(t, 2, s.topics[0])
 	s.does("dead", "retry", "--all")
-	s.arrives(s.topics[0], "2 1")
+	eventually(t, time.Minute, "what goes elsewhere", func() bool { return slices.Contains([]string{"2 5 1", "5 2 1"}, s.got(s.topics[0])) })
 	s.holds(r, 2)
 	if out := s.does("dead", "drop", "--reason", "a test", "--timeout", "3m", s.list()[3].Token); !strings.Contains(out, "dropped by the relay: 1\n") {
 		t.Errorf("drop:\n%s", out)
 	}
-	s.insertInto("outbox", "invoice", 5, 0, "invoice")
+	s.insertInto("outbox", "invoice", 6, 0, "invoice")
 	s.kafka.CreateTopic(t, s.topics[1], 2, nil)
-	s.arrives(s.topics[1], "4 5")
+	s.arrives(s.topics[1], "4 6")
 	s.holds(r, 0)
+	if got := s.got(s.topics[0]); len(got) != len("2 5 1") {
+		t.Errorf("something came twice: %s", got)
+	}
 	r.stopsClean()
 }
 

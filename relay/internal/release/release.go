@@ -104,15 +104,21 @@ type Now struct {
 
 // A round delivers some events of one key, in order.
 type round struct {
-	key     parking.Key
-	entries []*parking.Entry
-	acked   []bool
-	topics  map[string]bool // of its records
-	left    int             // records that have not ended, with the results and letters of the round
-	marked  bool            // its result is appended
-	moved   time.Time       // when one ended
-	stuck   bool            // what waited was given back
-	void    bool            // another holder decides about the key now
+	key    parking.Key
+	sent   []sentEvent
+	topics map[string]bool // of its records
+	left   int             // records that have not ended, with the results and letters of the round
+	marked bool            // its result is appended
+	moved  time.Time       // when one ended
+	stuck  bool            // what waited was given back
+	void   bool            // another holder decides about the key now
+}
+
+// A sentEvent is a parked event that a round delivers.
+type sentEvent struct {
+	*parking.Entry
+	topic   string
+	arrived bool
 }
 
 // A released is a record of a round, or a record for the topic of parked events.
@@ -388,11 +394,11 @@ func (p *Releaser) deliver(r *round, e *parking.Entry, letter *deadletter.Letter
 			return false
 		}
 	}
-	r.entries, r.acked = append(r.entries, e), append(r.acked, false)
+	r.sent = append(r.sent, sentEvent{Entry: e, topic: rec.Topic})
 	isOrigin := func(h cdc.Header) bool { return h.Key == OriginHeader }
 	rec.Headers = append(slices.DeleteFunc(slices.Clone(rec.Headers), isOrigin), cdc.Header{Key: OriginHeader, Value: []byte(Origin)})
 	r.topics[rec.Topic] = true
-	p.Sink.Send(rec, p.ticket(rec, &released{of: r, letter: letter, nth: len(r.entries) - 1}))
+	p.Sink.Send(rec, p.ticket(rec, &released{of: r, letter: letter, nth: len(r.sent) - 1}))
 	return true
 }
 
@@ -426,7 +432,7 @@ func (p *Releaser) Delivered(a *cdc.Ack) error {
 	var refusal *cdc.Refusal
 	switch {
 	case a.Err == nil:
-		r.acked[what.nth], r.moved = true, p.now.Time
+		r.sent[what.nth].arrived, r.moved = true, p.now.Time
 	case errors.As(a.Err, &refusal):
 		p.again(r, what.letter, refusal.Reason, a.Err)
 		p.Sink.PassOver(a.Topic, p.isOf(r))
@@ -458,26 +464,35 @@ func (p *Releaser) take(ticket cdc.Ticket) *released {
 	return what
 }
 
+// delivered are the events of a round that need not be delivered again: in each topic those up to the
+// first one that did not arrive.
+func (r *round) delivered() (events []*parking.Entry) {
+	stopped := map[string]bool{}
+	for _, e := range r.sent {
+		if stopped[e.topic] = stopped[e.topic] || !e.arrived; !stopped[e.topic] {
+			events = append(events, e.Entry)
+		}
+	}
+	return events
+}
+
 // ended takes the end of one record of a round. Behind the last one the round writes what it has
-// delivered: the events up to the first one that did not arrive.
+// delivered.
 func (p *Releaser) ended(r *round) {
 	if r.left--; r.left > 0 || r.void {
 		return
 	}
-	n := slices.Index(r.acked, false)
-	if n < 0 {
-		n = len(r.acked)
-	}
-	if !r.marked && n > 0 {
+	done := r.delivered()
+	if !r.marked && len(done) > 0 {
 		r.marked = true
-		p.append(parking.ReleasedMark(p.TopicName, p.Name, r.entries[:n], p.now.Time), &released{of: r})
+		p.append(parking.ReleasedMark(p.TopicName, p.Name, done, p.now.Time), &released{of: r})
 		return
 	}
 	delete(p.rounds, r.key)
 	switch left := len(p.Lot.Entries(r.key)); {
 	case left == 0:
 		p.Log.Info().Str("table", r.key.Table).Str("key", r.key.Key).Msg("a parked key is released")
-	case n == len(r.acked) && left <= lastEvents && p.Lot.Releases(r.key):
+	case len(done) == len(r.sent) && left <= lastEvents && p.Lot.Releases(r.key):
 		if p.slow == nil {
 			p.slow = map[parking.Key]bool{}
 		}
