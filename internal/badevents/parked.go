@@ -104,7 +104,7 @@ type parkedKey struct {
 type Requested struct {
 	Keys     int `json:"keys"`     // of the events
 	Events   int `json:"events"`   // that are to be dropped, or all that are parked of keys to be released
-	Requests int `json:"requests"` // that were written now; the others were written before
+	Requests int `json:"requests"` // that were written now; those of some drops were written before
 
 	Released int `json:"released"` // events that the relay has delivered
 	Dropped  int `json:"dropped"`  // events that it has given up
@@ -150,14 +150,14 @@ func (t *Topics) request(selected []*Event, drop bool, why string) *request {
 	return r
 }
 
-// records are the requests that the topic does not have yet.
+// records are the requests for the topic. A release that was asked for is asked for again, because the
+// topic may have lost the letter that the relay knows its key by.
 func (r *request) records() (all []*cdc.Record) {
 	now := time.Now()
 	if !r.drop {
 		for key := range r.keys {
-			if lot := r.Parked.relays[key.relay].lot; !lot.Releases(key.Key) {
-				all = append(all, parking.ReleaseRequest(r.Parked.Topic, key.relay, lot.Entries(key.Key)[0], now))
-			}
+			first := r.Parked.relays[key.relay].lot.Entries(key.Key)[0]
+			all = append(all, parking.ReleaseRequest(r.Parked.Topic, key.relay, first, now))
 		}
 		return all
 	}

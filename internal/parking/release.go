@@ -65,7 +65,7 @@ func (l *Lot) ToDrop(busy func(Key) bool, n int) (found []*Entry) {
 // mark makes the record of a mark that is about the events of k.
 func (k Key) mark(topic, name string, m deadletter.Mark) *cdc.Record {
 	m.Name, m.Table = name, k.Table
-	return m.Encode(topic, []byte(k.Key), -1)
+	return m.Encode(topic, []byte(k.Key), 0) // a relay reads no other partition
 }
 
 // ReleasedMark says that events of one key are delivered. Token is that of the last one.
