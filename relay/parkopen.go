@@ -16,16 +16,15 @@ import (
 	"github.com/walpost/walpost/relay/internal/release"
 )
 
-// opening is the outcome of opening the topic.
+// opening is the outcome of open or of resume.
 type opening struct {
-	state   cdc.LogState
-	lot     *parking.Lot    // for a lot that doesn't go on: all that is parked
-	others  *parking.Others // the same, of relays of other names; only without an anchor
-	items   []parking.Item  // for one that goes on: what is new
-	next    int64
-	gap     *parking.Lost // that was accepted, nil for none
-	foreign bool          // another process has taken the slot, or the topic is another one
-	err     error
+	state  cdc.LogState
+	lot    *parking.Lot    // of open: all that is parked
+	others *parking.Others // of open without an anchor: what relays of other names have parked
+	gap    *parking.Lost   // of open: the loss that was accepted, nil for none
+	items  []parking.Item  // of resume: what is new
+	next   int64
+	err    error
 }
 
 // openTopic makes this process the only writer of the topic, and reads what is parked. why is not ""
@@ -51,8 +50,13 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 		var o *opening
 		next, epoch := p.next, p.checkpointer.epoch
 		p.beside(func() func() {
-			got := p.open(p.background, anchor, own, next, epoch)
-			return func() { o = &got }
+			var got *opening
+			if own {
+				got = p.resume(p.background, anchor, next, epoch)
+			} else {
+				got = p.open(p.background, anchor, epoch)
+			}
+			return func() { o = got }
 		})
 		// A lost session does not end this, because no two calls of Fence may overlap.
 		if err := p.settle(ctx, time.Time{}, func() bool { return o != nil }); err != nil || o == nil {
@@ -61,7 +65,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 		switch {
 		case p.sess == nil: // another process may have the slot by now
 			return nil
-		case o.foreign:
+		case errors.Is(o.err, errSuperseded), errors.Is(o.err, errRecreated):
 			p.contested = true // what is in flight comes again
 			return p.lose(fault.Retry(fmt.Errorf("topic of parked events %s: %w", p.cfg.Poison.ParkingTopic, o.err)))
 		case o.err == nil:
@@ -119,9 +123,54 @@ var errSuperseded = errors.New("another process has taken the slot")
 // errRecreated is the error of a topic without open events that is another one than before.
 var errRecreated = errors.New("the topic was deleted and created again")
 
-// open works beside the loop. If the lot goes on, own, next is where it has come to.
-func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, own bool, next int64, epoch uint64) (o opening) {
-	log, topic, park := p.cfg.Parking, p.cfg.Poison.ParkingTopic, p.cfg.Poison.Policies.Park()
+// fence makes this process the only writer. It works beside the loop.
+func (p *parker) fence(ctx context.Context, create bool, epoch uint64) (state cdc.LogState, err error) {
+	if state, err = p.cfg.Parking.Fence(ctx, create); err != nil {
+		return state, err
+	}
+	// Whoever takes the slot writes a record before it fences. So if the record is still this
+	// process's own, no later holder has fenced before.
+	stored, err := p.newest(ctx)
+	if err == nil && (stored.Rec == nil || stored.Rec.Epoch != epoch || stored.Rec.Holder != p.holder) {
+		err = errSuperseded
+	}
+	return state, err
+}
+
+// resume reads what is new behind next, where the lot has come to. It works beside the loop.
+func (p *parker) resume(ctx context.Context, anchor *cdc.Anchor, next int64, epoch uint64) *opening {
+	o := &opening{next: next}
+	if o.state, o.err = p.fence(ctx, false, epoch); o.err != nil {
+		return o
+	}
+	switch _, lost := parking.Judge(p.cfg.Poison.ParkingTopic, anchor, o.state); {
+	case lost != nil:
+		o.err = lost
+	case o.state.Missing, anchor != nil && !parking.SameTopic(o.state.ID, anchor.ID), o.state.End < next:
+		o.err = errRecreated // nothing was open: Judge has seen to that
+	default:
+		o.next, o.err = p.cfg.Parking.Read(ctx, next, func(rec *kgo.Record) bool {
+			o.items = append(o.items, parking.Read(rec))
+			return ctx.Err() == nil
+		})
+		o.err = waitOut(o.err)
+	}
+	return o
+}
+
+// waitOut makes the error of a Read one that is waited out: if the topic was trimmed or lost a moment
+// ago, the next look judges that.
+func waitOut(err error) error {
+	if fault.NeedsPerson(err) {
+		return fault.Retry(err)
+	}
+	return err
+}
+
+// open reads what is parked, from the anchor on. It works beside the loop.
+func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, epoch uint64) *opening {
+	topic, park := p.cfg.Poison.ParkingTopic, p.cfg.Poison.Policies.Park()
+	o := &opening{lot: parking.New(p.cfg.Name)}
 	accepted := func(err error) bool {
 		lost, ok := errors.AsType[*parking.Lost](err)
 		if !ok || lost.GapToken() != p.cfg.AcceptGap {
@@ -131,51 +180,31 @@ func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, own bool, next in
 		p.log.Warn().Str("token", p.cfg.AcceptGap).Str("gap", lost.Error()).Msg("GAP ACCEPTED: parked events are lost, and newer events of their keys are delivered")
 		return true
 	}
-	fence := func(create bool) {
-		if o.state, o.err = log.Fence(ctx, create); o.err != nil {
-			return
-		}
-		// Whoever takes the slot writes a record before it fences. So if the record is still this
-		// process's own, no later holder has fenced before.
-		stored, err := p.newest(ctx)
-		if o.err = err; err == nil && (stored.Rec == nil || stored.Rec.Epoch != epoch || stored.Rec.Holder != p.holder) {
-			o.err, o.foreign = errSuperseded, true
-		}
-	}
-	if fence(park && (anchor == nil || anchor.Open == 0)); o.err != nil {
+	if o.state, o.err = p.fence(ctx, park && (anchor == nil || anchor.Open == 0), epoch); o.err != nil {
 		return o
 	}
 	from, lost := parking.Judge(topic, anchor, o.state)
-	if gap, ok := errors.AsType[*parking.Lost](lost); ok && (gap.Loss != parking.Truncated || own) {
-		if o.err = lost; !accepted(lost) {
+	if gap, ok := errors.AsType[*parking.Lost](lost); ok && gap.Loss != parking.Truncated {
+		if !accepted(lost) {
+			o.err = lost
 			return o
 		}
-		if lost, o.err = nil, nil; o.state.Missing {
-			if fence(park); o.err != nil {
+		if lost = nil; o.state.Missing {
+			if o.state, o.err = p.fence(ctx, park, epoch); o.err != nil {
 				return o
 			}
 		}
 		from = o.state.Start
 	}
-	o.lot = parking.New(p.cfg.Name)
-	switch {
-	case o.state.Missing: // and nothing parks
+	if o.state.Missing { // and nothing parks
 		return o
-	case own && anchor != nil && (o.state.ID != anchor.ID || o.state.End < next):
-		o.err, o.foreign = errRecreated, true // nothing was open: Judge has seen to that
-		return o
-	case own:
-		from = next
-	case anchor == nil:
+	}
+	if anchor == nil {
 		o.others = p.cfg.Poison.Others(p.cfg.Name, &p.found)
 	}
 	letters := map[string]bool{}
-	o.next, o.err = log.Read(ctx, from, func(rec *kgo.Record) bool {
+	o.next, o.err = p.cfg.Parking.Read(ctx, from, func(rec *kgo.Record) bool {
 		it := parking.Read(rec)
-		if own {
-			o.items = append(o.items, it)
-			return ctx.Err() == nil
-		}
 		o.lot.Add(it)
 		o.others.Add(it)
 		if anchor != nil && len(letters) < anchor.Open && it.Letter != nil && it.Letter.Name == p.cfg.Name {
@@ -183,12 +212,9 @@ func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, own bool, next in
 		}
 		return ctx.Err() == nil
 	})
-	o.next = max(o.next, from)
-	if fault.NeedsPerson(o.err) { // it was trimmed or lost a moment ago: the next look judges that
-		o.err = fault.Retry(o.err)
-	}
+	o.next, o.err = max(o.next, from), waitOut(o.err)
 	switch {
-	case o.err != nil || own || anchor == nil:
+	case o.err != nil || anchor == nil:
 	case lost != nil && o.lot.Needed < o.state.Start && !accepted(lost):
 		o.err = lost
 	case lost == nil && o.gap == nil && len(letters) < anchor.Open:
@@ -227,11 +253,10 @@ func (p *parker) take(o *opening, own bool) {
 	p.held = nil
 	for _, left := range unwritten {
 		switch {
-		case !own && flight.Uncounted(&left.Ticket): // nobody waits for it any more
-		case !own || p.written(left.Record): // events that are not parked come again in another flight
-			p.ended(left.Ticket)
-		default:
+		case own: // the topic may have it already, and adding it twice changes nothing
 			p.cfg.Parking.Append(left.Record, left.Ticket)
+		case !flight.Uncounted(&left.Ticket): // events that are not parked come again in another flight
+			p.ended(left.Ticket)
 		}
 	}
 }

@@ -68,19 +68,6 @@ type parker struct {
 // on reports whether keys can be parked, or are.
 func (p *parker) on() bool { return p.lot != nil }
 
-// written reports whether a record of this process that may have been committed is known to be.
-func (p *parker) written(rec *cdc.Record) bool {
-	it := parking.Written(rec, 0)
-	switch {
-	case it.Letter != nil:
-		e := p.lot.Entry(it.Letter.Token)
-		return e == nil || e.Offset != parking.Unwritten && e.Attempts >= it.Letter.Attempts
-	case it.Mark != nil && it.Mark.Token != "":
-		return p.lot.Entry(it.Mark.Token) == nil
-	}
-	return false
-}
-
 // add takes over records that were read from the topic. The lot has what this process wrote before
 // p.wrote, and some of that is closed.
 func (p *parker) add(items []parking.Item) {
@@ -117,7 +104,7 @@ func (p *parker) anchored() bool {
 		return true
 	}
 	known := p.checkpointer.durable.Parking
-	return known != nil && known.Topic == p.cfg.Poison.ParkingTopic && known.ID == p.id
+	return known != nil && known.Topic == p.cfg.Poison.ParkingTopic && parking.SameTopic(known.ID, p.id)
 }
 
 // writable reports whether a letter may be appended: this process is the writer, and the durable record
@@ -282,7 +269,7 @@ func (p *parker) advance() error {
 // process can have read an older record.
 func (p *parker) trim() {
 	anchor := p.durable.Parking
-	if anchor == nil || !p.opened || anchor.ID != p.id || anchor.Offset-p.trimmed < trimEvery || p.ending() {
+	if anchor == nil || !p.opened || !parking.SameTopic(anchor.ID, p.id) || anchor.Offset-p.trimmed < trimEvery || p.ending() {
 		return
 	}
 	before := anchor.Offset

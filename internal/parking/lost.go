@@ -30,6 +30,9 @@ type Lost struct {
 	Left   int          // of Incomplete: how many of the events it still has
 }
 
+// SameTopic reports whether two ids can be of one topic. Brokers before Kafka 2.8 give "".
+func SameTopic(a, b string) bool { return a == b || a == "" || b == "" }
+
 // Judge compares the topic with the anchor of the checkpoint, nil for none, and returns the offset to
 // read from. The error is a *Lost. If its Loss is Truncated, the topic may say itself that the records
 // are not needed: see Lot.Needed.
@@ -43,7 +46,7 @@ func Judge(topic string, anchor *cdc.Anchor, now cdc.LogState) (from int64, err 
 		lost.Loss = Renamed
 	case now.Missing:
 		lost.Loss = Missing
-	case now.ID != "" && anchor.ID != "" && now.ID != anchor.ID:
+	case !SameTopic(now.ID, anchor.ID):
 		lost.Loss = Recreated
 	case now.End < anchor.Offset: // a new leader can tell too early an end for a moment
 		lost.Loss = Short
