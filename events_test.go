@@ -55,8 +55,8 @@ func TestAnEventCanBeADeadLetterOrParked(t *testing.T) {
 		}
 		return at("public.outbox", id)
 	}
-	letter(dead, "", "dead")
-	letter(dead, "", "retried")
+	letter(dead, "shop", "dead")
+	letter(dead, "shop", "retried")
 	send((&deadletter.Mark{State: deadletter.Retried, Token: "token retried", Time: now}).Encode(dead, []byte("key of retried"), -1), nil)
 	if got := where("parked"); got != (verify.Place{}) { // the topic does not exist yet
 		t.Errorf("%+v", got)

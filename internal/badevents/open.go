@@ -103,7 +103,7 @@ func (w *Waiting) IDs(ctx context.Context) (ids []string, err error) {
 	now := Count{}
 	if now.Err = w.read(ctx); now.Err == nil {
 		for _, e := range w.letters.Fold.Entries() {
-			if e.Database == "" || e.Database == w.Database {
+			if e.Database == w.Database {
 				ids = append(ids, e.ID)
 			}
 			if e.IsOf(w.Name, w.Database) {

@@ -243,7 +243,7 @@ func (f *Filter) of(e *Event, own *Config) bool {
 	case f.All:
 		return true
 	case f.Relay != "":
-		return e.Name != "" && e.IsOf(f.Relay, "")
+		return e.IsOf(f.Relay, "")
 	}
 	return e.IsOf(own.Name, own.Database)
 }

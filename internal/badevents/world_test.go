@@ -74,6 +74,7 @@ func (w *world) letter(id, key, topic, value string) *deadletter.Letter {
 	return &deadletter.Letter{
 		Token: "t-" + id, Reason: cdc.TooLarge, Error: "too large", Table: "public.outbox", ID: id, Commit: cdc.Position(1000 + w.n), Row: 1, CommitTime: at,
 		Topic: w.prefix + "." + topic, Partition: -1, Attempts: 1, Version: "old", Key: []byte(key), KeyKnown: true,
+		Name: w.cfg.Name, Database: w.cfg.Database,
 		Record: &cdc.Record{Value: []byte(value), Time: at, Headers: []cdc.Header{{Key: "id", Value: []byte(id)}}},
 	}
 }

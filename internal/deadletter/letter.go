@@ -44,8 +44,7 @@ type Letter struct {
 	Attempts   int       // deliveries that failed, from 1
 	Version    string    // of the walpost that wrote the letter
 
-	// The relay that wrote the letter, and its database. An older walpost wrote the name of a parked event only,
-	// and no database.
+	// The relay that wrote the letter, and its database.
 	Name, Database string
 
 	// Of a parked event only.
@@ -72,19 +71,13 @@ func (l *Letter) Form() Form {
 	return FormRecord
 }
 
-// IsOf reports whether a relay wrote the letter. database is "" if it is not known. A letter without a
-// name is of every relay.
+// IsOf reports whether a relay wrote the letter. database is "" if it is not known.
 func (l *Letter) IsOf(name, database string) bool {
-	return l.Name == "" || l.Name == name && (database == "" || l.Database == "" || l.Database == database)
+	return l.Name == name && (database == "" || l.Database == database)
 }
 
-// Relay names the relay for a person, and "" if the letter does not.
-func (l *Letter) Relay() string {
-	if l.Database == "" {
-		return l.Name
-	}
-	return l.Name + ", database " + l.Database
-}
+// Relay names the relay for an operator.
+func (l *Letter) Relay() string { return l.Name + ", database " + l.Database }
 
 // Behind is the reason of a parked event that is not bad itself: an earlier event of its key is.
 const Behind cdc.Reason = "behind"

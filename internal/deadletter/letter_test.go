@@ -14,8 +14,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/testenv/short"
-	"github.com/walpost/walpost/router"
 )
 
 var committed = time.Date(2026, 3, 4, 5, 6, 7, 891234000, time.UTC)
@@ -107,61 +105,14 @@ func randomEvent(rng *rand.Rand) *cdc.Event {
 	return ev
 }
 
-func newRouter(t *testing.T, change func(*router.Config)) *router.Router {
-	t.Helper()
-	cfg := router.DefaultConfig()
-	cfg.Updates, cfg.AdditionalPlacement = true, "x:header"
-	change(&cfg)
-	r, err := router.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-// outcome is what a router makes of an event.
-func outcome(r *router.Router, ev *cdc.Event) string {
-	var rec cdc.Record
-	ok, err := r.Route(ev, &rec)
-	return fmt.Sprintf("%t %v %+v", ok, err, rec)
-}
-
-// A row comes back from its letter such that every router makes the same of it, byte for byte.
-func TestARowIsRoutedTheSameAfterALetter(t *testing.T) {
-	configs := map[string]func(*router.Config){
-		"defaults": func(*router.Config) {},
-		"json with schemas": func(c *router.Config) {
-			c.Key.Name, c.Value.Name, c.Header.Name = "json", "json", "json"
-			c.Key.Schemas, c.Value.Schemas, c.Header.Schemas, c.TopicPrefix = true, true, true, "shop"
-		},
-		"envelope": func(c *router.Config) {
-			c.AdditionalPlacement, c.Value.Name = "x:envelope,aggregate_id:envelope", "json"
-		},
-		"expanded": func(c *router.Config) { c.ExpandJSON, c.Value.Name = true, "json" },
-	}
+// A row comes back from its letter as it was, so every router makes the same of it.
+func TestARowIsTheSameAfterALetter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	routers, routed, rounds := map[string]*router.Router{}, 0, short.Pick(150, 15)
-	for name, change := range configs {
-		routers[name] = newRouter(t, change)
-	}
-	for range rounds {
+	for range 150 {
 		ev := randomEvent(rng)
-		back := through(t, &Letter{Token: "t", CommitTime: ev.Time, Event: ev}).Event
-		if !reflect.DeepEqual(ev, back) {
+		if back := through(t, &Letter{Token: "t", CommitTime: ev.Time, Event: ev}).Event; !reflect.DeepEqual(ev, back) {
 			t.Fatalf("%+v\n%+v", ev, back)
 		}
-		for name, r := range routers {
-			was, is := outcome(r, ev), outcome(r, back)
-			if was != is {
-				t.Fatalf("%s:\n%s\n%s", name, was, is)
-			}
-			if strings.HasPrefix(was, "true") {
-				routed++
-			}
-		}
-	}
-	if routed < rounds {
-		t.Fatalf("only %d records: the test says little", routed)
 	}
 }
 
@@ -173,13 +124,9 @@ func TestAMessageIsTheSameAfterALetter(t *testing.T) {
 		if !reflect.DeepEqual(ev, back) {
 			t.Errorf("%+v\n%+v", ev, back)
 		}
-		if was, is := outcome(newRouter(t, func(*router.Config) {}), ev), outcome(newRouter(t, func(*router.Config) {}), back); was != is {
-			t.Errorf("%s\n%s", was, is)
-		}
 	}
 }
 
-// A relay takes its own letters, and those of versions that wrote no name.
 func TestALetterIsOfOneRelay(t *testing.T) {
 	for _, c := range []struct {
 		name, database string // in the letter
@@ -190,11 +137,8 @@ func TestALetterIsOfOneRelay(t *testing.T) {
 		{"a.walpost_2", "a", "a.walpost", "a", false},
 		{"b.walpost", "b", "a.walpost", "a", false},
 		{"x", "b", "x", "a", false},
-		{"x", "", "x", "a", true},
 		{"x", "b", "x", "", true},
-		{"", "", "a.walpost", "a", true},
-		{"", "", "", "", true},
-		{"x", "", "", "", false},
+		{"x", "b", "", "", false},
 	} {
 		if l := (&Letter{Name: c.name, Database: c.database}); l.IsOf(c.own, c.in) != c.is {
 			t.Errorf("%+v", c)

@@ -238,7 +238,7 @@ func TestVerifyPrintsWhatItsPageShows(t *testing.T) {
 
 	letter := deadletter.Letter{
 		Token: "a token", Reason: cdc.TooLarge, Table: "public.outbox", ID: "00000000-0000-0000-0000-000000000004", CommitTime: time.Now(), Topic: orders,
-		Partition: -1, Attempts: 1, Key: []byte("4712"), KeyKnown: true, Record: &cdc.Record{Topic: orders, Partition: -1, Key: []byte("4712"), Time: time.Now()},
+		Name: s.name, Database: pg.Value(t, s.dsn, "SELECT current_database()"), Partition: -1, Attempts: 1, Key: []byte("4712"), KeyKnown: true, Record: &cdc.Record{Topic: orders, Partition: -1, Key: []byte("4712"), Time: time.Now()},
 	}
 	rec, err := letter.Encode(dead)
 	if err != nil {

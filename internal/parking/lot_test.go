@@ -176,7 +176,7 @@ func TestALotIsWhatTheTopicSays(t *testing.T) {
 			}
 			anchor = at
 			lots := map[string]*Lot{"of the relay": w.lot}
-			if n%5 == 0 {
+			if n%15 == 0 {
 				again, whole := New("shop"), History("shop", func(*Entry) {})
 				for _, rec := range w.records {
 					if rec.Offset >= anchor {

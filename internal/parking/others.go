@@ -16,7 +16,7 @@ type Others struct {
 	lots map[string]*Lot // by the name of the other relay
 }
 
-// Add takes the next record of the topic. Letters of versions that wrote no database do not count.
+// Add takes the next record of the topic.
 func (o *Others) Add(it Item) {
 	name := ""
 	switch {

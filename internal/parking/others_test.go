@@ -18,7 +18,6 @@ func TestTheOtherNamesOfTheSameRows(t *testing.T) {
 		{"a.walpost", "7", "a", "public.outbox", false},
 		{"a.before", "8", "a", "public.outbox", false},
 		{"a.before", "7", "b", "public.outbox", false},
-		{"a.before", "7", "", "public.outbox", false},
 		{"a.before", "7", "a", "public.other", false},
 	} {
 		o := Others{Name: "a.walpost", SystemID: "7", Database: "a", Tables: []string{"public.outbox"}}
