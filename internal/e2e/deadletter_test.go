@@ -19,7 +19,6 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
-	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/router"
 )
@@ -151,15 +150,7 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	repeated := 0
 	again := map[string]int{} // deliveries of a retry
 	follow := func(topics []string, observe func(*kgo.Record)) {
-		ctx, cancel := context.WithCancel(context.Background())
-		over := make(chan struct{})
-		go func() {
-			defer close(over)
-			if err := shop.Follow(ctx, s.brokers, topics, func(rec *kgo.Record) { mu.Lock(); defer mu.Unlock(); observe(rec) }); err != nil {
-				t.Errorf("consumer: %v", err)
-			}
-		}()
-		t.Cleanup(func() { cancel(); <-over })
+		s.consume(topics, func(rec *kgo.Record) { mu.Lock(); defer mu.Unlock(); observe(rec) })
 	}
 	identify := func(rec *kgo.Record) (id, origin string) {
 		for _, h := range rec.Headers {

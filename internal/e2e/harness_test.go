@@ -282,23 +282,28 @@ type watch struct {
 // follow reads the topics from their start until the end of the test, or stop.
 func (s *setting) follow() *watch {
 	w := &watch{ledger: ledger.New()}
+	w.stop = s.consume(s.topics, func(r *kgo.Record) {
+		w.ledger.Observe(shop.Entry(r))
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.wanted, string(r.Key))
+	})
+	return w
+}
+
+// consume calls observe with each record of the topics from their start on, one by one, until the end of the test, or stop.
+func (s *setting) consume(topics []string, observe func(*kgo.Record)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err := shop.Follow(ctx, s.brokers, s.topics, func(r *kgo.Record) {
-			w.ledger.Observe(shop.Entry(r))
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			delete(w.wanted, string(r.Key))
-		})
-		if err != nil {
+		if err := shop.Follow(ctx, s.brokers, topics, observe); err != nil {
 			s.t.Errorf("consumer: %v", err)
 		}
 	}()
-	w.stop = func() { cancel(); <-done }
-	s.t.Cleanup(w.stop)
-	return w
+	stop = func() { cancel(); <-done }
+	s.t.Cleanup(stop)
+	return stop
 }
 
 // keepRows has the table kept.outbox keep every row that is ever in the outbox, because cleanup and workers remove rows. settle reads it.

@@ -17,7 +17,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/deadletter"
-	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -136,15 +135,7 @@ delivery: {on_poison: park_key, parking_topic: %s}
 	lines, arrived, repeated := map[line][]int{}, map[string]bool{}, 0
 	tokens, again := map[int]string{}, 0 // of the bad events, by key; letters of failed releases
 	follow := func(topics []string, observe func(*kgo.Record)) {
-		ctx, cancel := context.WithCancel(context.Background())
-		over := make(chan struct{})
-		go func() {
-			defer close(over)
-			if err := shop.Follow(ctx, s.brokers, topics, func(rec *kgo.Record) { mu.Lock(); defer mu.Unlock(); observe(rec) }); err != nil {
-				t.Errorf("consumer: %v", err)
-			}
-		}()
-		t.Cleanup(func() { cancel(); <-over })
+		s.consume(topics, func(rec *kgo.Record) { mu.Lock(); defer mu.Unlock(); observe(rec) })
 	}
 	delivered := func(rec *kgo.Record) {
 		id := ""
