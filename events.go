@@ -14,6 +14,7 @@ import (
 	"github.com/walpost/walpost/internal/explain"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/verify"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/router"
@@ -80,9 +81,10 @@ func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport,
 	}
 	defer free()
 	to, say := cfg.sink(), opts.Say
+	bound, _ := pg.ParseBound(cfg.Source.Snapshot) // another value is no bound
 	return verify.Run(ctx, verify.Config{
 		Polled: polled, From: r.rows, Router: r.router, Kafka: &to.Config, Slot: r.cfg.Source.Slot,
-		OrderColumn: cfg.Source.OrderColumn, TimeColumn: cfg.Source.TimeColumn,
+		OrderColumn: cfg.Source.OrderColumn, TimeColumn: cfg.Source.TimeColumn, Bound: bound,
 		Unfinished: r.unfinished,
 		Elsewhere: func(ctx context.Context) (func(table, id string) verify.Place, error) {
 			defer func() { say = func(string) {} }() // the second look says nothing new

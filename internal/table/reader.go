@@ -30,6 +30,7 @@ type Reader struct {
 	sees    string       // what the snapshot sees, as pg_current_snapshot prints it
 	xmax    uint64       // the first full transaction id that the snapshot does not see
 	at      cdc.Position // a position behind every transaction that it sees
+	system  string       // the system identifier of the server
 }
 
 // A Table is one of the tables that a Reader reads. Its Relation is the table as the stream has it: the published columns, in their
@@ -121,16 +122,16 @@ func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version
 	}
 	if _, err = r.conn.Exec(ctx, begin).ReadAll(); err == nil {
 		type snapshot struct {
-			On   bool
-			Sees string
-			XMax uint64 `json:",string"`
-			At   cdc.Position
+			On           bool
+			Sees, System string
+			XMax         uint64 `json:",string"`
+			At           cdc.Position
 		}
 		var now snapshot
 		now, err = pg.Row[snapshot](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
- pg_current_snapshot()::text AS sees, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
+ pg_current_snapshot()::text AS sees, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, (SELECT system_identifier::text FROM pg_control_system()) AS system,
  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END AS at`)
-		r.commits, r.sees, r.xmax, r.at = now.On, now.Sees, now.XMax, now.At
+		r.commits, r.sees, r.system, r.xmax, r.at = now.On, now.Sees, now.System, now.XMax, now.At
 	}
 	if err != nil {
 		r.Close()
@@ -147,6 +148,18 @@ func (r *Reader) KeepsCommitTimes() bool { return r.commits }
 
 // Position is behind the commit of every transaction whose rows are read.
 func (r *Reader) Position() cdc.Position { return cdc.Position(r.at) }
+
+// System is the system identifier of the server.
+func (r *Reader) System() string { return r.system }
+
+// FullXID is the full id of the transaction that wrote a row with this xmin, as pg.FullXID has it. It is 0 if the transaction is older than
+// any other.
+func (r *Reader) FullXID(xmin uint32) uint64 {
+	if xmin < 3 {
+		return 0
+	}
+	return r.xmax - (r.xmax-uint64(xmin))&(1<<32-1)
+}
 
 // Tables are the tables, in the configuration's order.
 func (r *Reader) Tables() []*Table { return r.tables }

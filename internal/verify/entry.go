@@ -29,6 +29,7 @@ const (
 	noID              // the event id is NULL
 	ranked            // rank is known
 	asInserted        // nothing has updated the row since its insert
+	leftOut           // source.snapshot leaves the row out
 )
 
 // unknown is a time that is not known.

@@ -170,6 +170,9 @@ func (v *verifier) without(row *entry) error {
 	case where != (Place{}):
 		v.report.Elsewhere[where.Name]++
 		return nil
+	case row.has(leftOut):
+		v.report.LeftOut++
+		return nil
 	case row.has(unroutable):
 		v.finding(Unroutable, row, string(row.keyText), nil)
 		return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	ipg "github.com/walpost/walpost/internal/pg"
 )
 
 // polls makes the world one whose relay polls the table, and has delivered everything below *at.
@@ -75,6 +76,15 @@ func TestThePositionOfAPollingRelayDecides(t *testing.T) {
 			}
 		}
 	}), 0, "missing b -1", "missing c -1", "missing d -1")
+
+	// The bound of a first start is compared with the transactions of the column.
+	w.cfg.Bound = ipg.Bound{System: w.pg.Value(w.T, w.dsn, "SELECT system_identifier::text FROM pg_control_system()"), XID: uint64(w.transaction("c"))}
+	w.exec("UPDATE outbox SET payload = 'b2' WHERE id = 'b'")
+	if r = w.verify(impatient); r.LeftOut != 1 {
+		t.Errorf("%+v", r)
+	}
+	w.wants(r, 0, "missing c -1", "missing d -1")
+	w.cfg.Bound = ipg.Bound{}
 
 	// A position of another history says nothing.
 	w.cfg.Polled.Refused = func(context.Context) (string, error) { return "another history", nil }

@@ -79,6 +79,7 @@ type Report struct {
 	Repeated   int64 `json:"duplicates_contiguous"` // a restart of the relay explains them
 	Marked     int64 `json:"duplicates_marked"`     // sent by a command, as the header walpost.origin says
 	Late       int64 `json:"rows_sent_late"`        // a replay or a retry sent their only record, so it has no place in the order
+	LeftOut    int64 `json:"rows_left_out"`         // without a record, because source.snapshot leaves them out
 	Unordered  int64 `json:"pairs_without_order"`   // neighbours of one key whose order nothing tells
 	// Elsewhere counts rows without a record by where their event is.
 	Elsewhere map[string]int64 `json:"rows_elsewhere"`

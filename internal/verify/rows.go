@@ -104,6 +104,7 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 		if tx, err := strconv.ParseUint(string(rows.Transaction), 10, 32); err == nil {
 			e.tx = uint32(tx)
 		}
+		wrote := reader.FullXID(e.tx)
 		if v.Polled != nil {
 			if e.xid, err = t.transaction(ev); err != nil {
 				return err
@@ -111,6 +112,10 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 			if !v.reached.has(e.xid) {
 				v.newest = max(v.newest, cdc.Position(e.xid))
 			}
+			wrote = e.xid
+		}
+		if v.Bound.System == reader.System() && wrote < v.Bound.XID {
+			e.flags |= leftOut
 		}
 		if !t.updated {
 			e.flags |= asInserted

@@ -78,6 +78,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/router"
 )
@@ -91,6 +92,8 @@ type Config struct {
 	OrderColumn, TimeColumn string
 	// Polled is for a relay that polls the table. Then Slot means nothing. nil is for one that reads a slot.
 	Polled *Polled
+	// Bound is that of source.snapshot; the zero Bound is for none. A first start leaves out the rows below it.
+	Bound pg.Bound
 	// Unfinished is called when the relay has passed the snapshot. It says why rows may have no record
 	// all the same, or "". nil says nothing.
 	Unfinished func(ctx context.Context) (string, error)

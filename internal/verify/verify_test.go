@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/fault"
+	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/router"
 )
 
@@ -52,6 +54,28 @@ func TestALostRecordIsFound(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
+}
+
+// A first start with a bound leaves out older rows, so their records are not missing.
+func TestARowBelowTheBoundIsLeftOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1", "b plain k 2", "x NULL k 3")
+	server := w.pg.Value(t, w.dsn, "SELECT system_identifier::text FROM pg_control_system()")
+	xid, err := strconv.ParseUint(w.pg.Value(t, w.dsn, "SELECT pg_current_xact_id()::text"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.insert("c plain k 4")
+	w.send(w.records()[1])
+	w.cfg.Bound = ipg.Bound{System: server, XID: xid}
+	r := w.verify()
+	w.wants(r, 0, "missing c -1")
+	if r.LeftOut != 2 || r.Matched != 1 {
+		t.Errorf("%+v", r)
+	}
+	w.cfg.Bound.System = "1"
+	w.wants(w.verify(), 0, "missing a -1", "missing c -1", "unroutable x -1")
 }
 
 // Without commit times nothing tells how old a row is, so each row may be older than the log.

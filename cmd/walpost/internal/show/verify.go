@@ -80,6 +80,7 @@ func verifyCounts(r *walpost.VerifyReport) []countLine {
 		lines = append(lines, countLine{r.Elsewhere[where], "rows whose event is not in its topic, but is a " + where})
 	}
 	return append(lines,
+		countLine{r.LeftOut, "rows without a record that source.snapshot leaves out"},
 		countLine{r.WithoutRow, "records whose row was not compared"},
 		countLine{r.NoEventID, "records without an event id"},
 		countLine{r.Repeated, "duplicates from restarts of the relay (contiguous, byte-identical)"},
