@@ -43,7 +43,7 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	}
 	run := doctor.Run{
 		Name: r.cfg.Name, Source: r.source, Router: r.router, Checkpoint: cfg.checkpointTopic(),
-		Rows: r.rows,
+		Rows: r.rows, Claims: cfg.claims(),
 	}
 	if r.polled != nil {
 		set := r.polling()
@@ -51,6 +51,9 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	}
 	if cfg.Stdout == nil {
 		run.Kafka = new(cfg.sink())
+		if cfg.claims() { // no key is parked
+			run.Kafka.Parking = ""
+		}
 	}
 	var start foreseen
 	var wg sync.WaitGroup
@@ -134,6 +137,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 	for _, o := range f.parked {
 		found = append(found, Finding{Side: doctor.Kafka, Name: "parked keys of " + o.Relay, Verdict: Warn, Why: o.String(), Fix: fix.ByWords(o.Hint())})
 	}
+	found = append(found, f.remembered()...)
 	own := Finding{Side: doctor.Postgres, Name: "checkpoint", Verdict: OK}
 	switch {
 	case errors.As(f.err, new(*replication.Unmet)) || errors.As(f.err, new(*poll.Unmet)) || errors.As(f.err, new(*sink.LostRecords)):
@@ -157,6 +161,43 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Why = "no checkpoint of " + f.name + " is stored: the next walpost run is the first one"
 	}
 	return append([]Finding{own}, found...)
+}
+
+// remembered are findings about what the checkpoint remembers beside its position.
+func (f *foreseen) remembered() (found []Finding) {
+	for _, gap := range f.Accepted {
+		found = append(found, Finding{
+			Side: doctor.Postgres, Name: "accepted gap " + gap.Token, Verdict: Warn,
+			Why: fmt.Sprintf("the gap was accepted on %s and is open, so the cleanup removes no rows: %s", gap.Time.UTC().Format(time.RFC3339), gap.Gap),
+			Fix: fix.Fix{
+				fix.Words("Find the rows that Kafka lacks, and publish them with the command that verify prints:"), fix.Command(fault.Command("verify")),
+				fix.Words("Then close the gap:"), fix.Command(checkpoint.CloseCommand(gap.Token)),
+			},
+		})
+	}
+	if f.Record == nil {
+		return found
+	}
+	renamed := func(was, is string) {
+		found = append(found, Finding{
+			Side: doctor.Postgres, Name: "renamed table " + is, Verdict: Warn,
+			Why: fmt.Sprintf("table %s was named %s when the relay last looked at it: a relay that runs still delivers its rows under the former name", is, was),
+			Fix: fix.ByWords("Start walpost run with the new name in source.table. A relay that runs with the former name halts at its next look at the table."),
+		})
+	}
+	if f.Record.Published != nil {
+		for _, was := range f.Record.Published.Tables {
+			for _, is := range f.Found.Published.Tables {
+				if was.OID == is.OID && was.Name != is.Name && f.Record.Database == f.Found.Database {
+					renamed(was.Name, is.Name)
+				}
+			}
+		}
+	}
+	if was, is := f.Record.Table, &f.Found.Polled; was != nil && was.Is(*is) && was.Name != is.Name {
+		renamed(was.Name, is.Name)
+	}
+	return found
 }
 
 // advise is what a start logs of the doctor's warnings.

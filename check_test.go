@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/relay"
@@ -41,5 +42,45 @@ func TestCheckSaysThatACopyIsNotFinished(t *testing.T) {
 	f := foreseen{Forecast: relay.Forecast{Record: rec}}
 	if found := f.among(nil); len(found) != 1 || !strings.Contains(found[0].Why, "an unfinished copy of rows") {
 		t.Errorf("%+v", found)
+	}
+}
+
+// The checkpoint remembers what neither the server nor the configuration shows.
+func TestCheckNamesWhatTheCheckpointRemembers(t *testing.T) {
+	seen := cdc.Published{Publication: "walpost", OID: 5, Tables: []cdc.PublishedTable{{Name: "public.outbox", OID: 7}, {Name: "public.audit", OID: 8}}}
+	now := seen
+	now.Tables = []cdc.PublishedTable{{Name: "public.events", OID: 7}, {Name: "public.audit", OID: 8}}
+	polled := cdc.PolledTable{Name: "public.outbox", OID: 7, Database: 3}
+	for name, c := range map[string]struct {
+		of   relay.Forecast
+		want string // the name of the finding; "" for none
+		why  string
+		fix  string
+	}{
+		"an accepted gap": {
+			of:   relay.Forecast{Record: &checkpoint.Record{}, Accepted: []checkpoint.Accepted{{Token: "abc", Gap: "events may be missing"}}},
+			want: "accepted gap abc", why: "events may be missing", fix: "walpost recover --close-gap=abc",
+		},
+		"a renamed table": {
+			of:   relay.Forecast{Record: &checkpoint.Record{Published: &checkpoint.Published{Published: seen}}, Found: cdc.Identity{Published: now}},
+			want: "renamed table public.events", why: "was named public.outbox", fix: "source.table",
+		},
+		"a renamed table that is polled": {
+			of:   relay.Forecast{Record: &checkpoint.Record{Table: &polled}, Found: cdc.Identity{Polled: cdc.PolledTable{Name: "app.outbox", OID: 7, Database: 3}}},
+			want: "renamed table app.outbox", why: "was named public.outbox", fix: "source.table",
+		},
+		"the same tables": {of: relay.Forecast{Record: &checkpoint.Record{Published: &checkpoint.Published{Published: seen}, Table: &polled}, Found: cdc.Identity{Published: seen, Polled: polled}}},
+		"another database": {
+			of: relay.Forecast{Record: &checkpoint.Record{Published: &checkpoint.Published{Published: seen}, Table: &polled}, Found: cdc.Identity{Database: "other", Published: now, Polled: cdc.PolledTable{Name: "app.outbox", OID: 7, Database: 4}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := (&foreseen{Forecast: c.of}).among(nil)[1:] // behind the one about the position
+			switch {
+			case c.want == "" && len(found) == 0:
+			case len(found) != 1 || found[0].Name != c.want || found[0].Verdict != Warn || !strings.Contains(found[0].Why, c.why) || !strings.Contains(found[0].FixText(), c.fix):
+				t.Errorf("%+v", found)
+			}
+		})
 	}
 }

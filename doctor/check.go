@@ -27,6 +27,7 @@ type Run struct {
 	// Checkpoint is the topic of the checkpoints, or empty.
 	Checkpoint string
 	Rows       table.Source // the tables' rows
+	Claims     bool         // workers claim the rows, so a refused row waits in the table
 }
 
 // Check looks at every precondition of a run and changes nothing. It examines both sides at the

@@ -122,13 +122,24 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 	case s.bad != nil:
 		return []Finding{{
 			Side: Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
-			Fix: fix.ByWords("A row like this one " + fate(s.run.Kafka) + ": walpost explain shows what is wrong with the row. " +
-				"If walpost has already skipped or parked the event, or has written it to the dead letter topic, repair or delete the row to clear this warning."),
+			Fix: fix.ByWords(s.badRow()),
 		}}
 	case s.looked > 0:
 		return []Finding{{Side: Postgres, Name: name, Verdict: OK, Why: "walpost can publish all rows that it read (" + looked + ")"}}
 	}
 	return nil
+}
+
+// badRow says what becomes of a row that gives no record, and what to do.
+func (s *sampler) badRow() string {
+	switch explain := ": walpost explain shows what is wrong with the row. "; {
+	case s.run.Claims:
+		return "A row like this one is retried as source.poll.attempts says, delays its key meanwhile, and then " + fate(s.run.Kafka) + explain +
+			"If finished_at of the row is set, walpost doesn't read it again: repair or delete the row to clear this warning."
+	default:
+		return "A row like this one " + fate(s.run.Kafka) + explain +
+			"If walpost has already skipped or parked the event, or has written it to the dead letter topic, repair or delete the row to clear this warning."
+	}
 }
 
 // read routes what a selection reads, on a connection of its own: one that a timeout ended reads nothing more.

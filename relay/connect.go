@@ -121,7 +121,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		state, edge = NoCheckpoint, &l.unread
 	}
 	l.noteError(err, edge)
-	edge.Fault(time.Now(), l.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Msg("no session, trying again")
+	edge.Fault(time.Now(), l.log.Warn()).Err(err).Func(hint(err)).Msg("no session, trying again")
 	l.setState(state, err.Error())
 	return nil
 }

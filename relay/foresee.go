@@ -14,6 +14,8 @@ import (
 type Forecast struct {
 	Record *checkpoint.Record // the newest record; nil for none
 	Found  cdc.Identity       // zero if a start would not look at the source
+	// Accepted are the gaps that a person has accepted and not closed.
+	Accepted []checkpoint.Accepted
 }
 
 // Foresee judges the checkpoint and the source as the next Run does, and returns the error that Run
@@ -26,7 +28,9 @@ func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Fore
 		if err != nil {
 			return f, err
 		}
-		f.Record = stored.Rec
+		if f.Record = stored.Rec; f.Record != nil {
+			f.Accepted = checkpoint.StillOpen(f.Record.Accepted, stored.Closed)
+		}
 		r.foreign = foreignTries // nothing is waited for
 		if f.Found, err = r.foresee(ctx, stored); err == nil || ctx.Err() != nil {
 			return f, err

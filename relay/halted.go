@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/sessions"
@@ -45,7 +47,7 @@ func (l *loop) fail(ctx context.Context, err error) error {
 	if !fault.NeedsPerson(err) {
 		l.noteError(err, nil)
 		l.setState(Draining, err.Error())
-		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: this process does not try again after this error")
+		l.log.Error().Err(err).Func(hint(err)).Msg("stopping: this process does not try again after this error")
 		l.settleBriefly(err)
 		l.finish()
 		if l.outside != nil {
@@ -62,6 +64,15 @@ func (l *loop) fail(ctx context.Context, err error) error {
 	return err
 }
 
+// hint is the field of a log line that says what to do about err. A line has no such field if there is nothing to say.
+func hint(err error) func(*zerolog.Event) {
+	return func(e *zerolog.Event) {
+		if text := fault.Hint(err); text != "" {
+			e.Str("hint", text)
+		}
+	}
+}
+
 // halt announces err and lingers. If err is a bad event, what is in flight is delivered,
 // checkpointed and confirmed first, and the slot is freed when nothing is left that can be
 // delivered. Any other fault concerns the slot or the source, so the delivery stops at once. halt
@@ -75,7 +86,7 @@ func (l *loop) halt(ctx context.Context, err error) error {
 	l.bad = nil
 	bad := errors.As(err, &l.bad)
 	l.ended("halted", err)
-	l.log.Error().Err(err).Str("hint", fault.Hint(err)).Int("in_flight", l.inFlight()).Str("linger", long).
+	l.log.Error().Err(err).Func(hint(err)).Int("in_flight", l.inFlight()).Str("linger", long).
 		Msg("halted: this needs a person") // before anybody can see the state, and looks for the reason
 	l.setState(Halted, err.Error())
 	if bad && !l.finished {
@@ -202,7 +213,7 @@ func (l *loop) anotherBad(bad *BadEvent) {
 	if l.bad == nil {
 		l.bad = bad
 	}
-	l.log.Error().Err(bad).Str("hint", bad.Hint()).Msg("another event cannot be delivered: the next start halts there")
+	l.log.Error().Err(bad).Func(hint(bad)).Msg("another event cannot be delivered: the next start halts there")
 }
 
 // sayDrained logs what became of the events that were in flight when the relay halted.

@@ -81,7 +81,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 			return err
 		}
 		p.noteError(err, &p.failing)
-		p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Msg("the topic of parked events cannot be opened")
+		p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Func(hint(err)).Msg("the topic of parked events cannot be opened")
 		p.setState(Connecting, "the topic of parked events cannot be opened: "+err.Error())
 		if err := p.settle(ctx, time.Now().Add(openAgain), func() bool { return p.sess == nil }); err != nil || ctx.Err() != nil || p.sess == nil {
 			return err

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"time"
 
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/recent"
@@ -45,7 +44,7 @@ func (l *loop) publish() {
 			why := fmt.Errorf("delivery waits: %w", err)
 			worse(Stalled, why.Error())
 			st.Troubles = l.outage.Waits(st.Troubles, why, &l.stalled, l.now)
-			l.stalled.Cause(err).Fault(l.now, l.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Int("in_flight", l.inFlight()).Msg("delivery stalled")
+			l.stalled.Cause(err).Fault(l.now, l.log.Warn()).Err(err).Func(hint(err)).Int("in_flight", l.inFlight()).Msg("delivery stalled")
 		case !l.finished: // a closed sink does not wait, although it has not delivered
 			l.stalled.Over(l.now, l.log.Info()).Msg("delivery recovered")
 			l.outage = ""

@@ -68,7 +68,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 	}{
 		"":             {"ok", "ready to run\n"},
 		"ok":           {"ok", "ready to run\n"},
-		"ok warn ok":   {"warn", "ready to run, with 1 warnings\n"},
+		"ok warn ok":   {"warn", "ready to run, with 1 warning\n"},
 		"FAIL warn ok": {"FAIL", "1 of 3 preconditions fail\n"},
 		"warn FAIL":    {"FAIL", "1 of 2 preconditions fail\n"},
 	} {

@@ -70,12 +70,18 @@ func TestTheCleanupKeepsTheRowsOfAnAcceptedGap(t *testing.T) {
 			if code, out := s.command("status", "--http", strings.TrimPrefix(r.page, "http://")); !strings.Contains(out, "--close-gap="+token) {
 				t.Errorf("status: code %d\n%s", code, out)
 			}
+			if code, out := s.command("check"); code != 0 || !strings.Contains(out, "accepted gap "+token) || !strings.Contains(out, "recover --close-gap="+token) {
+				t.Errorf("check: code %d\n%s", code, out)
+			}
 			if code, out := s.command("recover", "--close-gap="+token); code != 0 {
 				t.Fatalf("recover --close-gap: code %d\n%s", code, out)
 			}
 			eventually(t, time.Minute, "an empty table", func() bool { return standby.Value(t, s.dsn, "SELECT count(*) FROM outbox") == "0" })
 			r.stopsClean()
 			r = s.startReady()
+			if code, out := s.command("check"); code != 0 || strings.Contains(out, "accepted gap") {
+				t.Errorf("check: code %d\n%s", code, out)
+			}
 			if _, status := r.get("/api/status"); !strings.Contains(status, `"accepted_gaps": []`) {
 				t.Errorf("the gap is open again: %s", status)
 			}

@@ -54,7 +54,11 @@ func (r *CheckReport) Print(w io.Writer) error {
 	case r.Verdict == walpost.Fail:
 		fmt.Fprintf(&b, "%d of %d preconditions fail\n", r.Counts[walpost.Fail], len(r.Findings))
 	case r.Verdict == walpost.Warn:
-		fmt.Fprintf(&b, "ready to run, with %d warnings\n", r.Counts[walpost.Warn])
+		warnings := "1 warning"
+		if n := r.Counts[walpost.Warn]; n > 1 {
+			warnings = fmt.Sprintf("%d warnings", n)
+		}
+		b.WriteString("ready to run, with " + warnings + "\n")
 	default:
 		b.WriteString("ready to run\n")
 	}
