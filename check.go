@@ -14,12 +14,11 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/parking"
-	"github.com/walpost/walpost/internal/pg"
-	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/sink"
@@ -90,7 +89,7 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 	source := r.reads()
 	if r.polled == nil {
 		quiet := *r.source.Config()
-		quiet.Advise = nil // the doctor reports the advice
+		quiet.Logger = zerolog.Nop() // the doctor reports the warnings
 		source = pgSource{replication.NewSource(quiet)}
 	}
 	cfg := r.loopConfig(r.snapshot(), 0)
@@ -140,7 +139,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 	found = append(found, f.remembered()...)
 	own := Finding{Side: doctor.Postgres, Name: "checkpoint", Verdict: OK}
 	switch {
-	case errors.As(f.err, new(*replication.Unmet)) || errors.As(f.err, new(*poll.Unmet)) || errors.As(f.err, new(*sink.LostRecords)):
+	case errors.As(f.err, new(*condition.Finding)) || errors.As(f.err, new(*sink.LostRecords)):
 		return found // the doctor reports it
 	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err):
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))
@@ -198,16 +197,6 @@ func (f *foreseen) remembered() (found []Finding) {
 		renamed(was.Name, is.Name)
 	}
 	return found
-}
-
-// advise is what a start logs of the doctor's warnings.
-func advise(cfg *replication.Config) func(f *pg.Facts) []replication.Advice {
-	return func(f *pg.Facts) (advice []replication.Advice) {
-		for _, found := range doctor.Advise(cfg, f) {
-			advice = append(advice, replication.Advice{Text: found.Why, Hint: found.FixText()})
-		}
-		return advice
-	}
 }
 
 func (c *Config) checkpointTopic() string {

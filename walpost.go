@@ -96,7 +96,6 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	if strings.Contains(cfg.Name, "/") {
 		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name contains a slash"}}
 	}
-	from.Advise = advise(&from)
 	cfg.Monitor.Tableless = cfg.onlyMessages()
 	r := &Relay{
 		cfg: cfg, unnamed: unnamed, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: replication.NewSource(from), router: routes,

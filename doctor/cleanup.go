@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cleanup"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -59,17 +60,17 @@ func (x *examination) cleanup() {
 		return
 	}
 	if x.f.Server.Recovery {
-		x.add(Fail, "cleanup", fix.ByWords("Point source.dsn at the primary, or remove cleanup.mode."), "the server is a standby: nothing can be removed there")
+		x.Fail("cleanup", fix.ByWords("Point source.dsn at the primary, or remove cleanup.mode."), "the server is a standby: nothing can be removed there")
 		return
 	}
 	for i := range x.f.Tables {
 		t := &x.f.Tables[i]
 		for k := range x.cleaned {
 			if c := &x.cleaned[k]; c.OID == t.OID && (t.Kind == "r" || t.Kind == "p") {
-				from := len(x.found)
+				from := len(x.Found)
 				x.cleanable(t, c)
-				if len(x.found) == from {
-					x.add(OK, "cleanup of "+t.Table.String(), nil, "role %s may remove old rows of %s", x.f.Server.Role, t.Table)
+				if len(x.Found) == from {
+					x.OK("cleanup of "+t.Table.String(), "role %s may remove old rows of %s", x.f.Server.Role, t.Table)
 				}
 				if i := t.Relation.Index(x.cfg.Outbox.Time()); x.cfg.Outbox.Deletes && i >= 0 && cleanup.IsTime(&t.Relation.Columns[i]) && !t.IndexedBy(x.cfg.Outbox.Time()) {
 					x.unindexed(t)
@@ -86,18 +87,18 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 	at := t.Relation.Index(column)
 	switch filter := x.f.Publication.Filter(t.Table); {
 	case filter != "":
-		x.add(Fail, name, fix.ByWords("Set cleanup.mode to none, and remove old rows with a job of your own."),
+		x.Fail(name, fix.ByWords("Set cleanup.mode to none, and remove old rows with a job of your own."),
 			"publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none", x.cfg.Publication, t.Table, filter)
 		return
 	case at < 0:
-		x.add(Fail, name, fix.Fix{
+		x.Fail(name, fix.Fix{
 			fix.Words("Set source.time_column to the column that says when a row was written, or:"),
 			fix.SQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s timestamptz NOT NULL DEFAULT now();", table, pg.QuoteIdent(column))),
 		},
 			"%s has no column %s (source.time_column)", t.Table, column)
 		return
 	case !cleanup.IsTime(&t.Relation.Columns[at]):
-		x.add(Fail, name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."), "source.time_column: column %s of %s is a %s", column, t.Table, t.Relation.Columns[at].TypeName)
+		x.Fail(name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."), "source.time_column: column %s of %s is a %s", column, t.Table, t.Relation.Columns[at].TypeName)
 		return
 	}
 	for _, a := range x.archives {
@@ -121,7 +122,7 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 		if t.Kind == "p" {
 			by = append(by, fix.Words("(grant this on every partition, including future ones)"))
 		}
-		x.add(Fail, name, by, "role %s may not delete from %s: old rows are not removed (to skip locked rows, walpost also needs UPDATE on one column)", x.f.Server.Role, some(c.Barred))
+		x.Fail(name, by, "role %s may not delete from %s: old rows are not removed (to skip locked rows, walpost also needs UPDATE on one column)", x.f.Server.Role, condition.Some(c.Barred))
 	}
 }
 
@@ -148,7 +149,7 @@ func (x *examination) archive(a *cleanup.Archive) {
 		case cleanup.ArchiveBarred:
 			by = fix.BySQL(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT ON %s TO %[2]s;", pg.QuoteIdent(a.Table.Schema), role, table))
 		}
-		x.add(Fail, "archive of "+a.Of.String(), by, "%s: old rows are not removed", m)
+		x.Fail("archive of "+a.Of.String(), by, "%s: old rows are not removed", m)
 	}
 }
 
@@ -158,7 +159,7 @@ func (x *examination) unindexed(t *pg.TableFacts) {
 	if t.Kind == "p" {
 		how = "" // Postgres refuses it there
 	}
-	x.add(Warn, "index for the cleanup of "+t.Table.String(), fix.BySQL(fmt.Sprintf("CREATE INDEX%s ON %s (%s);", how, t.Table.SQL(), pg.QuoteIdent(column))),
+	x.Warn("index for the cleanup of "+t.Table.String(), fix.BySQL(fmt.Sprintf("CREATE INDEX%s ON %s (%s);", how, t.Table.SQL(), pg.QuoteIdent(column))),
 		"no index of %s begins with %s: each pass of the cleanup reads the whole table", t.Table, column)
 }
 
@@ -166,22 +167,22 @@ func (x *examination) unindexed(t *pg.TableFacts) {
 func (x *examination) droppable(t *pg.TableFacts, c *cleanedTable) {
 	name, role := "cleanup of "+t.Table.String(), pg.QuoteIdent(x.f.Server.Role)
 	if t.RangeColumn != x.cfg.Outbox.Time() {
-		x.add(Fail, name, fix.ByWords("walpost setup --partitioned prints the SQL for a table of this kind. Or set cleanup.mode to delete."),
+		x.Fail(name, fix.ByWords("walpost setup --partitioned prints the SQL for a table of this kind. Or set cleanup.mode to delete."),
 			"cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s), and %s is not partitioned in this way", x.cfg.Outbox.Time(), t.Table)
 		return
 	}
 	if !t.Owned {
-		x.add(Fail, name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", t.Table.SQL(), role)),
+		x.Fail(name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", t.Table.SQL(), role)),
 			"%s belongs to %s: role %s may neither create nor drop its partitions", t.Table, t.Owner, x.f.Server.Role)
 	}
 	if len(c.Foreign) > 0 {
-		x.add(Fail, name, fix.Fix{fix.SQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", c.Foreign[0], role)), fix.Words("(repeat for each one)")}, "role %s may not drop %s, which belong to others", x.f.Server.Role, some(c.Foreign))
+		x.Fail(name, fix.Fix{fix.SQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", c.Foreign[0], role)), fix.Words("(repeat for each one)")}, "role %s may not drop %s, which belong to others", x.f.Server.Role, condition.Some(c.Foreign))
 	}
 	if !c.MayCreate {
-		x.add(Fail, name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(t.Schema), role)),
+		x.Fail(name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(t.Schema), role)),
 			"role %s may not create tables in schema %s: walpost cannot create partitions for future rows", x.f.Server.Role, t.Schema)
 	}
 	if len(c.Unplain) > 0 {
-		x.add(Warn, name, fix.ByWords("Drop them by hand once their rows are delivered."), "%s are partitioned, foreign or unlogged: walpost never drops them", some(c.Unplain))
+		x.Warn(name, fix.ByWords("Drop them by hand once their rows are delivered."), "%s are partitioned, foreign or unlogged: walpost never drops them", condition.Some(c.Unplain))
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fix"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
@@ -36,6 +35,10 @@ func TestJudgementOfADoctor(t *testing.T) {
 		fix    string
 	}{
 		{"all is well", func(*replication.Config, *ipg.Facts, *examination) {}, OK, "outage", "lasts 2h50m40s at 4 MB/s", ""},
+		{"no timeout", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.SenderTimeout = "0" }, Warn, "wal_sender_timeout", "is off", "60s"},
+		{"a short timeout", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.SenderTimeout = "500" }, Warn, "wal_sender_timeout", "500ms", "60s"},
+		{"a long timeout", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.SenderTimeout = "3600000" }, Warn, "wal_sender_timeout", "1h0m0s", "60s"},
+		{"no limit", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "max_slot_wal_keep_size = '50GB'"},
 		{"a slow server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 1e-9 }, OK, "outage", "lasts 87600h0m0s", ""},
 		{"no WAL", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 0 }, OK, "outage", "unknown how long", ""},
 		{"a fast server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 40 << 20 }, Warn, "outage", "lasts 17m4s at 40 MB/s", "ALTER SYSTEM"},
@@ -160,8 +163,9 @@ func TestJudgementOfADoctor(t *testing.T) {
 				MaxWALMB: 1024, ConnLimit: -1, SeesAll: true, WorkMem: 64 << 10, rate: 4 << 20, measured: 2 * time.Second, rateMeasured: true,
 			}}
 			c.change(&cfg, f, x)
+			x.Provider = f.Server.Provider
 			x.judge()
-			found := x.found
+			found := x.Found
 			for _, got := range found {
 				if got.Name == c.on {
 					if got.Verdict != c.level || !strings.Contains(got.Why, c.detail) || !strings.Contains(got.FixText(), c.fix) {
@@ -196,7 +200,7 @@ func TestAReadOnlyRoleNeedNotMakeWhatNobodyMakes(t *testing.T) {
 	for _, makes := range []bool{false, true} {
 		x := &examination{cfg: &cfg, f: f, makes: makes, settings: settings{ReadOnly: true}}
 		x.judge()
-		if got := named(x.found, "default_transaction_read_only"); (got != nil) != makes {
+		if got := named(x.Found, "default_transaction_read_only"); (got != nil) != makes {
 			t.Errorf("makes %v: %+v", makes, got)
 		}
 	}
@@ -233,98 +237,5 @@ func TestTheRateOfWALIsThatOfTheWriters(t *testing.T) {
 func TestAzureIsNotToldHowLargeTheSettingMayBe(t *testing.T) {
 	if text := keepSize.Text(fix.Azure); strings.Contains(text, "keep it below") {
 		t.Error(text)
-	}
-}
-
-// What a run cannot use needs no advice on how to use it.
-func TestAForeignSlotGetsNoAdvice(t *testing.T) {
-	for name, change := range map[string]func(*ipg.Facts){
-		"physical":         func(f *ipg.Facts) { f.Slot.Type = "physical" },
-		"another database": func(f *ipg.Facts) { f.Slot.Database = "other" },
-		"a standby's copy": func(f *ipg.Facts) { f.Server.Recovery, f.Slot.Synced = true, true },
-	} {
-		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			cfg := valid()
-			cfg.Failover = true
-			f := &ipg.Facts{Server: ipg.Server{Version: 170011, Database: "shop"}, Slot: &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", WALStatus: "unreserved", Confirmed: 1}}
-			change(f)
-			x := &examination{cfg: &cfg, f: f}
-			x.stream()
-			var about []Finding
-			for _, found := range x.found {
-				if strings.HasPrefix(found.Name, "slot") {
-					about = append(about, found)
-				}
-			}
-			if len(about) != 1 || about[0].Verdict != Fail {
-				t.Errorf("found %+v", about)
-			}
-		})
-	}
-}
-
-// The same facts that a server of any version could show, judged without one.
-func TestJudgementOfSettings(t *testing.T) {
-	good := func() *ipg.Facts {
-		return &ipg.Facts{
-			Server: ipg.Server{Version: 150004, Database: "shop", WALLevel: "logical", SenderTimeout: "60000", MaxSlots: 10, MaxSenders: 10, KeepMB: 1024, Role: "u", Replication: true, CanCreate: true},
-			Tables: []ipg.TableFacts{{Table: ipg.Table{Schema: "public", Name: "outbox"}, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: true, Owned: true, Relation: &cdc.Relation{}}},
-		}
-	}
-	for _, c := range []struct {
-		name   string
-		change func(*ipg.Facts)
-		level  Verdict
-		on     string
-		detail string
-		fix    string
-	}{
-		{"all is well", func(*ipg.Facts) {}, OK, "slot", "will be created", ""},
-		{"an old server", func(f *ipg.Facts) { f.Server.Version = 130010 }, Fail, "version", "Postgres is version 13.10", "14"},
-		{"wal_level", func(f *ipg.Facts) { f.Server.WALLevel = "replica" }, Fail, "wal_level", "wal_level is replica", "ALTER SYSTEM SET wal_level = 'logical';"},
-		{"no right", func(f *ipg.Facts) { f.Server.Replication = false }, Fail, "role", "role u lacks the REPLICATION attribute", `ALTER ROLE "u" REPLICATION;`},
-		{"the right of RDS", func(f *ipg.Facts) { f.Server.Replication, f.Server.Managed = false, true }, OK, "role", "may replicate", ""},
-		{"no slot left", func(f *ipg.Facts) { f.Server.Slots = 10 }, Fail, "max_replication_slots", "all 10 replication slots are in use", "max_replication_slots = 14"},
-		{"no walsender left", func(f *ipg.Facts) { f.Server.Senders = 10 }, Fail, "max_wal_senders", "all 10 walsenders are in use", "max_wal_senders = 14"},
-		{"no timeout", func(f *ipg.Facts) { f.Server.SenderTimeout = "0" }, Warn, "wal_sender_timeout", "is off", "60s"},
-		{"a short timeout", func(f *ipg.Facts) { f.Server.SenderTimeout = "500" }, Warn, "wal_sender_timeout", "500ms", "60s"},
-		{"a long timeout", func(f *ipg.Facts) { f.Server.SenderTimeout = "3600000" }, Warn, "wal_sender_timeout", "1h0m0s", "60s"},
-		{"no limit", func(f *ipg.Facts) { f.Server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "max_slot_wal_keep_size = '50GB'"},
-		{"any standby", func(f *ipg.Facts) { f.Server.SyncStandbys = "ANY 1 (*)" }, Warn, "synchronous_standby_names", "ANY 1 (*)", "Name the standbys"},
-		{"an old standby", func(f *ipg.Facts) { f.Server.Recovery = true }, Fail, "primary", "needs 16 or newer", "primary"},
-		{"a standby without publication", func(f *ipg.Facts) { f.Server.Recovery, f.Server.Version = true, 170000 }, Fail, "publication", "a standby cannot create it", "On the primary: CREATE PUBLICATION"},
-		{"somebody else's table", func(f *ipg.Facts) { f.Tables[0].Owned, f.Tables[0].Owner = false, "app" }, Fail, "publication", "role u may not create it: public.outbox belongs to app", "As the owner of the tables: CREATE PUBLICATION"},
-		{"no right on the database", func(f *ipg.Facts) { f.Server.CanCreate = false }, Fail, "publication", "lacks the privilege CREATE on database shop", "CREATE PUBLICATION"},
-		{"a temporary slot", func(f *ipg.Facts) {
-			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", Temporary: true, ActivePID: 9}
-		}, Fail, "slot", "temporary: it ends with the session of process 9", "source.slot"},
-		{"a slot that the primary owns", func(f *ipg.Facts) {
-			f.Server.Recovery, f.Server.Version = true, 170000
-			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Confirmed: 1}
-		}, Fail, "slot", "synchronized from the primary", "primary"},
-		{"one that is not ready yet", func(f *ipg.Facts) {
-			f.Server.Recovery, f.Server.Version = true, 170000
-			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Temporary: true, Confirmed: 1}
-		}, Fail, "slot", "synchronized from the primary", "primary"},
-		{"one that was before the promotion", func(f *ipg.Facts) {
-			f.Server.Version = 170000
-			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Confirmed: 1, WALStatus: "reserved"}
-		}, OK, "slot", "exists, confirmed up to 0/1", ""},
-	} {
-		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
-			cfg, f := valid(), good()
-			c.change(f)
-			x := &examination{cfg: &cfg, f: f, makes: true}
-			x.stream()
-			for _, got := range x.found {
-				if got.Name == c.on {
-					if got.Verdict != c.level || !strings.Contains(got.Why, c.detail) || !strings.Contains(got.FixText(), c.fix) {
-						t.Errorf("got %+v", got)
-					}
-					return
-				}
-			}
-			t.Errorf("nothing about %s: %+v", c.on, x.found)
-		})
 	}
 }

@@ -15,16 +15,16 @@ func (x *examination) messages() {
 	const name = "source.messages"
 	switch {
 	case len(x.settings.EmitPublic) == 0:
-		x.add(OK, name, nil, "walpost publishes %s; if the slot is lost, the messages that it held are lost too", which)
+		x.OK(name, "walpost publishes %s; if the slot is lost, the messages that it held are lost too", which)
 	default:
 		functions := strings.Join(x.settings.EmitPublic, ", ")
-		x.add(Warn, name, fix.Fix{
+		x.Warn(name, fix.Fix{
 			fix.Words("As a superuser, restrict the right to the roles that write events (docs/messages.md). On a managed server without a superuser, this is not possible."),
 			fix.SQL("REVOKE EXECUTE ON FUNCTION " + functions + " FROM PUBLIC;"), fix.SQL("GRANT EXECUTE ON FUNCTION " + functions + " TO <the application's role>;"),
 		}, "every role of database %s may write messages, and walpost publishes %s", x.f.Server.Database, which)
 	}
 	if e := x.settings.Encoding; e != "UTF8" {
-		x.add(Warn, name+" encoding", fix.ByWords("Write the content as bytes: pg_logical_emit_message(true, prefix, convert_to(content, 'UTF8'))."),
+		x.Warn(name+" encoding", fix.ByWords("Write the content as bytes: pg_logical_emit_message(true, prefix, convert_to(content, 'UTF8'))."),
 			"the server sends each message in the encoding of database %s, %s: walpost refuses a message with non-ASCII characters", x.f.Server.Database, e)
 	}
 }

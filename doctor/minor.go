@@ -45,7 +45,7 @@ func (x *examination) minor() {
 		if x.f.Server.Provider != "" {
 			upgrade = "Upgrade the instance to the newest minor version of Postgres %d."
 		}
-		x.add(Warn, "minor version", fix.ByWords(fmt.Sprintf(upgrade, version/10000)),
+		x.Warn("minor version", fix.ByWords(fmt.Sprintf(upgrade, version/10000)),
 			"Postgres %d.%d has defects that are fixed in %d.%d: %s", version/10000, version%10000, least/10000, least%10000, strings.Join(has, "; "))
 	}
 }

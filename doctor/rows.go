@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/outboxtable"
@@ -80,7 +81,7 @@ func unusedColumns(run *Run, t *table.Table) []Finding {
 	}
 	return []Finding{{
 		Side: Postgres, Name: "unused columns of " + t.String(), Verdict: Warn,
-		Why: fmt.Sprintf("no record has the text columns %s of %s", some(unused), t),
+		Why: fmt.Sprintf("no record has the text columns %s of %s", condition.Some(unused), t),
 		Fix: fix.ByWords("To publish them as headers, add " + placement + " to router.table.fields.additional.placement."),
 	}}
 }

@@ -33,10 +33,10 @@ func (x *examination) transport() {
 	const name = "TLS"
 	switch {
 	case x.encrypted:
-		x.add(OK, name, nil, "the connection uses TLS")
+		x.OK(name, "the connection uses TLS")
 	case x.remote == nil || local(x.remote):
 	default:
-		x.add(Warn, name, fix.ByWords("Set sslmode=verify-full (and sslrootcert) in source.dsn; the server needs ssl = on."),
+		x.Warn(name, fix.ByWords("Set sslmode=verify-full (and sslrootcert) in source.dsn; the server needs ssl = on."),
 			"the connection to %s does not use TLS: every event, and with some methods the password, can be read in transit", x.remote)
 	}
 }
@@ -59,13 +59,13 @@ func (x *examination) sessions() {
 		by := set("default_transaction_read_only = off")
 		switch {
 		case x.makes && x.f.Publication == nil:
-			x.add(Fail, "default_transaction_read_only", by, "default_transaction_read_only is on for role %s: publication %s cannot be created", s.Role, x.cfg.Publication)
+			x.Fail("default_transaction_read_only", by, "default_transaction_read_only is on for role %s: publication %s cannot be created", s.Role, x.cfg.Publication)
 		case x.cfg.Outbox.Cleans():
-			x.add(Fail, "default_transaction_read_only", by, "default_transaction_read_only is on for role %s: the cleanup can remove nothing", s.Role)
+			x.Fail("default_transaction_read_only", by, "default_transaction_read_only is on for role %s: the cleanup can remove nothing", s.Role)
 		}
 	}
 	if d := time.Duration(x.Statement) * time.Millisecond; d > 0 && d < leastStatement {
-		x.add(Warn, "statement_timeout", fix.ByWords("Leave statement_timeout out of source.dsn: walpost bounds its statements by itself."),
+		x.Warn("statement_timeout", fix.ByWords("Leave statement_timeout out of source.dsn: walpost bounds its statements by itself."),
 			"source.dsn sets statement_timeout to %s: on a busy server, the monitoring and the checks at startup fail", d)
 	}
 	least := leastTransaction
@@ -73,7 +73,7 @@ func (x *examination) sessions() {
 		least = longLook
 	}
 	if d := time.Duration(x.Transaction) * time.Millisecond; d > 0 && d < least {
-		x.add(Warn, "transaction_timeout", set("transaction_timeout = 0"), "transaction_timeout is %s for role %s: it ends sessions of walpost in the middle of their work", d, s.Role)
+		x.Warn("transaction_timeout", set("transaction_timeout = 0"), "transaction_timeout is %s for role %s: it ends sessions of walpost in the middle of their work", d, s.Role)
 	}
 }
 
@@ -85,7 +85,7 @@ func (x *examination) spilled() {
 	}
 	memory := size.Bytes(x.WorkMem) << 10
 	if x.Spilled.Bytes == 0 {
-		x.add(OK, name, nil, "no transaction was too large for logical_decoding_work_mem (%s)", memory.Roughly())
+		x.OK(name, "no transaction was too large for logical_decoding_work_mem (%s)", memory.Roughly())
 		return
 	}
 	since := "since the slot was created"
@@ -102,6 +102,6 @@ func (x *examination) spilled() {
 	if want > most {
 		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory, one transaction would need " + want.Roughly() + ".")
 	}
-	x.add(Warn, name, by, "%s, the server has written %d transactions (%s) to disk while it decoded them, because they did not fit into logical_decoding_work_mem (%s): changes to every table of the database use this memory",
+	x.Warn(name, by, "%s, the server has written %d transactions (%s) to disk while it decoded them, because they did not fit into logical_decoding_work_mem (%s): changes to every table of the database use this memory",
 		since, x.Spilled.Txns, size.Bytes(x.Spilled.Bytes).Roughly(), memory.Roughly())
 }

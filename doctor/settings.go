@@ -77,7 +77,7 @@ func (x *examination) examineSettings(ctx context.Context, conn *pgconn.PgConn, 
 		if err == nil || ctx.Err() != nil || conn.IsClosed() {
 			return err != nil
 		}
-		x.add(Warn, "settings", nil, "%s", err)
+		x.Warn("settings", nil, "%s", err)
 		return false
 	}
 	if x.settings, err = pg.Row[settings](ctx, conn, "read the settings", settingsQuery(x.cfg.Slot)); err != nil {
@@ -105,6 +105,7 @@ func (x *examination) examineSettings(ctx context.Context, conn *pgconn.PgConn, 
 
 // judge says what the settings mean. It is pure.
 func (x *examination) judge() {
+	x.wal()
 	x.minor()
 	x.transport()
 	x.rights()
@@ -161,30 +162,30 @@ func existing(tables []pg.TableFacts) (oids []string) {
 func (x *examination) rights() {
 	s := &x.f.Server
 	if x.Encoding == "SQL_ASCII" {
-		x.add(Warn, "encoding", fix.ByWords("Move the data into a database with the encoding UTF8 (pg_dump, createdb --encoding UTF8), or allow only UTF-8 text in the outbox."),
+		x.Warn("encoding", fix.ByWords("Move the data into a database with the encoding UTF8 (pg_dump, createdb --encoding UTF8), or allow only UTF-8 text in the outbox."),
 			"the encoding of database %s is SQL_ASCII, in which a text value may contain any bytes: a row with a text value that is not UTF-8 halts the relay", s.Database)
 	}
 	if s.Super {
-		x.add(Warn, "superuser", fix.ByWords("Create another role, and name it in source.dsn: "+fault.Command("setup", "--role=walpost")), "role %s is a superuser, which walpost does not need", s.Role)
+		x.Warn("superuser", fix.ByWords("Create another role, and name it in source.dsn: "+fault.Command("setup", "--role=walpost")), "role %s is a superuser, which walpost does not need", s.Role)
 	}
 	if x.ConnLimit >= 0 && x.ConnLimit < leastConnections && !s.Super {
-		x.add(Warn, "connection limit", fix.BySQL("ALTER ROLE "+pg.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;"),
+		x.Warn("connection limit", fix.BySQL("ALTER ROLE "+pg.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;"),
 			"role %s may have %d connections at a time; walpost run needs up to %d, and the other commands and a standby relay need their own", s.Role, x.ConnLimit, leastConnections)
 	}
 	if x.SeesAll {
-		x.add(OK, "monitoring", nil, "role %s sees the sessions of other roles", s.Role)
+		x.OK("monitoring", "role %s sees the sessions of other roles", s.Role)
 	} else {
-		x.add(Warn, "monitoring", fix.BySQL("GRANT pg_monitor TO "+pg.QuoteIdent(s.Role)+";"),
+		x.Warn("monitoring", fix.BySQL("GRANT pg_monitor TO "+pg.QuoteIdent(s.Role)+";"),
 			"role %s cannot see the sessions of other roles: if a session holds WAL back, walpost knows only its process id", s.Role)
 	}
 	for i := range x.f.Tables {
 		if t := &x.f.Tables[i]; t.Exists() && !t.Readable {
-			x.add(Warn, "reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, s.Role)),
+			x.Warn("reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, s.Role)),
 				"role %s may not read %s: a snapshot, walpost recover and a cleanup would fail", s.Role, t.Table)
 		}
 	}
 	for _, name := range x.Secured {
-		x.add(Warn, "row-level security", fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", pg.QuoteIdent(s.Role))), fix.Words("or add a policy that shows it every row.")},
+		x.Warn("row-level security", fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", pg.QuoteIdent(s.Role))), fix.Words("or add a policy that shows it every row.")},
 			"row-level security of %s applies to role %s: the stream has every row, but a snapshot and walpost recover miss some", name, s.Role)
 	}
 }
@@ -201,17 +202,40 @@ func (x *examination) outage() {
 		told := fmt.Sprintf("max_slot_wal_keep_size (%d MB) lasts %s at %.3g MB/s, measured over %s", keep, lasts, x.rate/(1<<20), x.measured.Round(time.Second))
 		switch {
 		case keep < x.MaxWALMB:
-			x.add(Warn, name, keepSize, "max_slot_wal_keep_size (%d MB) is less than max_wal_size (%d MB): the slot can be lost between two checkpoints of Postgres", keep, x.MaxWALMB)
+			x.Warn(name, keepSize, "max_slot_wal_keep_size (%d MB) is less than max_wal_size (%d MB): the slot can be lost between two checkpoints of Postgres", keep, x.MaxWALMB)
 		case !x.rateMeasured || x.rate <= 0:
-			x.add(OK, name, nil, "max_slot_wal_keep_size is %d MB; no WAL was written during the check, so it is unknown how long it lasts", keep)
+			x.OK(name, "max_slot_wal_keep_size is %d MB; no WAL was written during the check, so it is unknown how long it lasts", keep)
 		case lasts < time.Hour:
-			x.add(Warn, name, keepSize, "%s: a longer outage loses the slot", told)
+			x.Warn(name, keepSize, "%s: a longer outage loses the slot", told)
 		default:
-			x.add(OK, name, nil, "%s", told)
+			x.OK(name, "%s", told)
 		}
 	}
 	if idle := time.Duration(x.IdleTimeout) * time.Second; idle > 0 && idle < 72*time.Hour {
-		x.add(Warn, "idle_replication_slot_timeout", fix.Fix{fix.Setting{Name: "idle_replication_slot_timeout", Value: "0"}},
+		x.Warn("idle_replication_slot_timeout", fix.Fix{fix.Setting{Name: "idle_replication_slot_timeout", Value: "0"}},
 			"idle_replication_slot_timeout is %s: the slot is lost when walpost is away for longer", idle)
 	}
 }
+
+// wal is about the settings that a stream lives with.
+func (x *examination) wal() {
+	const name, keeps = "wal_sender_timeout", "max_slot_wal_keep_size"
+	minute := fix.Fix{fix.Setting{Name: name, Value: "60s", Bare: "60000 (in ms)"}}
+	switch d := pg.Millis(x.f.Server.SenderTimeout); {
+	case d == 0:
+		x.Warn(name, minute, "wal_sender_timeout is off: after a network failure a dead connection may keep the slot in use")
+	case d < time.Second:
+		x.Warn(name, minute, "wal_sender_timeout is %s: a short network interruption ends the stream", d)
+	case d > 5*time.Minute:
+		x.Warn(name, minute, "wal_sender_timeout is %s: after a network failure nobody can take the slot for that long", d)
+	default:
+		x.OK(name, "wal_sender_timeout is %s", d)
+	}
+	if keep := x.f.Server.KeepMB; keep < 0 {
+		x.Warn(keeps, keepSize, "max_slot_wal_keep_size is not set: a slot that nobody reads holds WAL until the disk is full")
+	} else {
+		x.OK(keeps, "max_slot_wal_keep_size is %d MB", keep)
+	}
+}
+
+var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)", Note: "(keep it below the free space of the disk)"}}

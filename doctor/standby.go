@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -52,13 +53,13 @@ func (x *examination) synchronizes(wanted bool) {
 	switch {
 	case x.SyncsSlots != "on" && !wanted:
 	case x.SyncsSlots != "on":
-		x.add(Warn, name, fix.Fix{fix.Words("On the standby:"), fix.Setting{Name: "sync_replication_slots", Value: "on"}},
+		x.Warn(name, fix.Fix{fix.Words("On the standby:"), fix.Setting{Name: "sync_replication_slots", Value: "on"}},
 			"sync_replication_slots is off on this standby: slots are copied to it only when pg_sync_replication_slots() is called")
 	case len(lacks) > 0:
-		x.add(Warn, name, repair,
+		x.Warn(name, repair,
 			"sync_replication_slots is on, but settings that it needs are missing (%s): slots are not copied to this standby", strings.Join(lacks, ", "))
 	default:
-		x.add(OK, name, nil, "this standby copies the failover slots of its primary")
+		x.OK(name, "this standby copies the failover slots of its primary")
 	}
 }
 
@@ -68,17 +69,17 @@ func (x *examination) copied(wanted bool) {
 	const name = "failover to this standby"
 	switch s := x.f.Slot; {
 	case s == nil && wanted:
-		x.add(Warn, name, fix.ByWords("Make sure that the slot exists on the primary with failover (pg_replication_slots.failover), and that the standby synchronizes it."),
+		x.Warn(name, fix.ByWords("Make sure that the slot exists on the primary with failover (pg_replication_slots.failover), and that the standby synchronizes it."),
 			"slot %s has no copy on this standby: the slot would not survive a failover to this standby", x.cfg.Slot)
 	case s == nil || !s.Synced:
 	case s.Lost() != "":
-		x.add(Warn, name, fix.ByWords("The standby copies the slot again once the restart_lsn of the primary's slot has moved forward to WAL that the standby still has. Check max_slot_wal_keep_size and hot_standby_feedback on the standby."),
+		x.Warn(name, fix.ByWords("The standby copies the slot again once the restart_lsn of the primary's slot has moved forward to WAL that the standby still has. Check max_slot_wal_keep_size and hot_standby_feedback on the standby."),
 			"the copy of slot %s is invalidated (%s): the slot would be lost with a failover to this standby", x.cfg.Slot, s.Lost())
 	case s.Temporary:
-		x.add(Warn, name, fix.Fix{fix.Words("Wait until walpost has confirmed more. If the database is idle, run this on the primary:"), fix.SQL("SELECT pg_log_standby_snapshot();")},
+		x.Warn(name, fix.Fix{fix.Words("Wait until walpost has confirmed more. If the database is idle, run this on the primary:"), fix.SQL("SELECT pg_log_standby_snapshot();")},
 			"the copy of slot %s is temporary, because the primary's slot is behind the WAL that the standby still has: the slot would not survive a failover to this standby", x.cfg.Slot)
 	default:
-		x.add(OK, name, nil, "slot %s is copied to this standby, confirmed up to %s, and would survive a failover to it", x.cfg.Slot, s.Confirmed)
+		x.OK(name, "slot %s is copied to this standby, confirmed up to %s, and would survive a failover to it", x.cfg.Slot, s.Confirmed)
 	}
 }
 
@@ -106,31 +107,31 @@ func (x *examination) awaited() {
 			by = fix.Fix{fix.Words("Name only slots of standbys that may take over, not of backup tools:"), fix.Setting{Name: name, Value: strings.Join(read, ", ")}}
 		}
 		if len(unread) > 0 {
-			by = append(by, fix.Words("Leave out "+some(unread)+" until a standby reads it: decoding would wait for it without an error."))
+			by = append(by, fix.Words("Leave out "+condition.Some(unread)+" until a standby reads it: decoding would wait for it without an error."))
 		}
 		if len(read) == 0 {
-			x.add(Warn, name, by, "the slot should survive a failover, but no standby of this server reads a slot of its own")
+			x.Warn(name, by, "the slot should survive a failover, but no standby of this server reads a slot of its own")
 			return
 		}
-		x.add(Warn, name, by,
+		x.Warn(name, by,
 			"synchronized_standby_slots is empty: walpost may deliver an event before a standby has received its transaction. After a failover to this standby, Kafka then has an event that is not in the database")
 		return
 	}
-	from := len(x.found)
+	from := len(x.Found)
 	for _, n := range names {
 		by := fix.Fix{fix.Words("Start the standby of this slot, or remove the slot from the setting:"), fix.Setting{Name: name, Value: strings.Join(without(names, n), ", ")}}
 		i := slices.IndexFunc(x.Slots, func(s standbySlot) bool { return s.Name == n })
 		switch {
 		case i < 0:
-			x.add(Fail, name, by, "synchronized_standby_slots names %s, which is not a physical slot of this server: decoding stops without an error", n)
+			x.Fail(name, by, "synchronized_standby_slots names %s, which is not a physical slot of this server: decoding stops without an error", n)
 		case x.Slots[i].Lost:
-			x.add(Fail, name, by, "slot %s of synchronized_standby_slots is invalidated: decoding stops without an error", n)
+			x.Fail(name, by, "slot %s of synchronized_standby_slots is invalidated: decoding stops without an error", n)
 		case !x.Slots[i].Active:
-			x.add(Warn, name, by, "slot %s of synchronized_standby_slots is inactive: decoding waits until its standby is back", n)
+			x.Warn(name, by, "slot %s of synchronized_standby_slots is inactive: decoding waits until its standby is back", n)
 		}
 	}
-	if len(x.found) == from {
-		x.add(OK, name, nil, "decoding waits for %s", strings.Join(names, ", "))
+	if len(x.Found) == from {
+		x.OK(name, "decoding waits for %s", strings.Join(names, ", "))
 	}
 }
 

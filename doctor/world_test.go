@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
-	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/replication"
 )
@@ -119,86 +117,4 @@ func TestTheDoctorReportsWhatAStartRefuses(t *testing.T) {
 			})
 		}
 	})
-}
-
-func TestAdviceIsAboutWhatWorksAndCosts(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, ""), strings.Replace(outboxTable, "PRIMARY KEY", "", 1), "CREATE TABLE orders (id int PRIMARY KEY)",
-		"CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert, update, delete')")
-	var advice []Finding
-	w.cfg.Advise = func(f *ipg.Facts) []replication.Advice { advice = Advise(&w.cfg, f); return nil }
-	if err := w.open(); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"publication walpost also has public.orders", "publication walpost also publishes update, delete",
-		"public.outbox has no replica identity, but publication walpost publishes updates or deletes",
-	} {
-		n := 0
-		for _, f := range advice {
-			if strings.HasPrefix(f.Why, want) && f.Verdict == Warn && f.FixText() != "" {
-				n++
-			}
-		}
-		if n != 1 {
-			t.Errorf("%q is said %d times: %+v", want, n, advice)
-		}
-	}
-	// The other readers of a shared publication would lose what it publishes no more.
-	for _, f := range advice {
-		if strings.HasPrefix(f.Why, "publication walpost also publishes") && !strings.Contains(f.FixText(), `CREATE PUBLICATION "walpost_outbox"`) || strings.Contains(f.FixText(), "ALTER PUBLICATION") {
-			t.Errorf("%s: %s", f.Why, f.FixText())
-		}
-	}
-	w = newWorld(t, testenv.Postgres(t, ""), strings.Replace(outboxTable, "PRIMARY KEY", "", 1), "CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert, update, delete')")
-	w.cfg.Advise = func(f *ipg.Facts) []replication.Advice { advice = Advise(&w.cfg, f); return nil }
-	if err := w.open(); err != nil {
-		t.Fatal(err)
-	}
-	operations := 0
-	for _, f := range advice {
-		text := f.FixText()
-		if alters := strings.Index(text, "ALTER PUBLICATION"); alters >= 0 {
-			if operations++; !strings.Contains(text[:alters], "If no other relay and no subscriber reads publication walpost") {
-				t.Errorf("%s: %s", f.Why, text)
-			}
-		}
-	}
-	if operations != 2 {
-		t.Errorf("%d statements alter the publication of one table, must be 2", operations)
-	}
-}
-
-// A publication of the user's own may publish less than walpost could use.
-func TestAdviceIsAboutWhatAPublicationLeavesOut(t *testing.T) {
-	pg := testenv.Postgres(t, "15")
-	for want, sql := range map[string][]string{
-		"publication walpost publishes no updates: a changed primary key":            {outboxTable, publicationForOutbox},
-		"publication walpost publishes no updates, and public.outbox has no replica": {strings.Replace(outboxTable, "PRIMARY KEY", "", 1), publicationForOutbox},
-		"publication walpost has a row filter for public.outbox: walpost publishes only rows for which (event_type <> 'y'": {
-			outboxTable, "CREATE TABLE other (id int PRIMARY KEY)",
-			"CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'y'), other WITH (publish = 'insert')",
-		},
-		"publication walpost has a row filter for public.outbox: walpost publishes only rows for which (event_type <> 'x'": {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'x') WITH (publish = 'insert')"},
-		"publication walpost does not publish column created_at of public.outbox: records":                                 {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id, event_type, payload) WITH (publish = 'insert')"},
-	} {
-		w := newWorld(t, pg, sql...)
-		w.cfg.Publish = []string{"insert", "update"}
-		w.cfg.Needs = func(rel *cdc.Relation) (needs []string, _ error) {
-			for i := range rel.Columns {
-				needs = append(needs, rel.Columns[i].Name)
-			}
-			return needs, nil
-		}
-		var advice []Finding
-		w.cfg.Advise = func(f *ipg.Facts) []replication.Advice { advice = Advise(&w.cfg, f); return nil }
-		if err := w.open(); err != nil {
-			t.Fatal(err)
-		}
-		if !slices.ContainsFunc(advice, func(f Finding) bool {
-			return strings.HasPrefix(f.Why, want) && f.Verdict == Warn && f.FixText() != "" &&
-				!strings.Contains(f.FixText(), "SET TABLE") // which takes the other tables out of the publication
-		}) {
-			t.Errorf("%q is not said: %+v", want, advice)
-		}
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -61,8 +62,8 @@ func (s *Source) Backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 	if err != nil {
 		return nil, err
 	}
-	if unmet := s.set.Unmet(f); len(unmet) > 0 {
-		return nil, unmet[0].fault(false, f.Server.Provider)
+	if unmet := condition.Unmet(s.set.Conditions(f)); len(unmet) > 0 {
+		return nil, unmet[0].Fault(false)
 	}
 	b, err := s.session(conn, f).backlog(ctx, at)
 	if err != nil {

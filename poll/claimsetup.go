@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -103,35 +104,31 @@ func (s *Settings) ClaimingRights(role string) string {
 	return sql
 }
 
-// unmetClaims returns what claiming needs and the table does not have.
-func (s *Settings) unmetClaims(f *Facts) (unmet []*Unmet) {
+// claimNeeds judges what claiming needs.
+func (s *Settings) claimNeeds(l *condition.List, f *Facts) {
 	t, rel := &f.Table, f.Table.Relation
+	const columns = "columns of workers"
 	if sql := s.claimColumnsSQL(rel); sql != "" {
-		unmet = append(unmet, &Unmet{Name: "columns of workers", Why: fmt.Sprintf("table %s lacks columns that source.poll.strategy %s needs", t.Table, s.Strategy), Fix: fix.BySQL(sql)})
-		return unmet
+		l.Unmet(condition.Start, columns, fix.BySQL(sql), "table %s lacks columns that source.poll.strategy %s needs", t.Table, s.Strategy)
+		return
 	}
 	for _, c := range claimColumns {
 		if of := &rel.Columns[rel.Index(c.name)]; of.BaseName != c.base || of.Generated {
-			unmet = append(unmet, &Unmet{
-				Name: "columns of workers", Misconfigured: true, Why: fmt.Sprintf("column %s of %s has the type %s, and source.poll.strategy %s needs %s", c.name, t.Table, of.TypeName, s.Strategy, c.definition),
-				Fix: fix.ByWords("Rename the column: walpost writes the state of each row into a column of this name. Or use source.poll.strategy cursor."),
-			})
+			l.Unmet(condition.Misconfigured, columns, fix.ByWords("Rename the column: walpost writes the state of each row into a column of this name. Or use source.poll.strategy cursor."),
+				"column %s of %s has the type %s, and source.poll.strategy %s needs %s", c.name, t.Table, of.TypeName, s.Strategy, c.definition)
 		}
 	}
 	if i := rel.Index(s.Key(rel)); i >= 0 && slices.Contains([]string{"json", "xml", "point"}, rel.Columns[i].BaseName) {
-		unmet = append(unmet, &Unmet{
-			Name: "key column", Misconfigured: true, Why: fmt.Sprintf("column %s of %s has the type %s, which has no equality operator, so walpost cannot keep the order of a key", s.Key(rel), t.Table, rel.Columns[i].TypeName),
-			Fix: fix.ByWords("Name a column of another type as table.field.event.key, for example text."),
-		})
+		l.Unmet(condition.Misconfigured, "key column", fix.ByWords("Name a column of another type as table.field.event.key, for example text."),
+			"column %s of %s has the type %s, which has no equality operator, so walpost cannot keep the order of a key", s.Key(rel), t.Table, rel.Columns[i].TypeName)
 	}
 	if t.Readable && !(f.Updatable && (f.Deletable || s.Strategy != Delete)) {
 		what := "update the columns of workers in"
 		if f.Updatable {
 			what = "delete from"
 		}
-		unmet = append(unmet, &Unmet{Name: "writing " + t.Table.String(), right: true, Why: fmt.Sprintf("role %s may not %s %s", f.Server.Role, what, t.Table), Fix: fix.BySQL(s.ClaimingRights(f.Server.Role))})
+		l.Unmet(condition.Privilege, "writing "+t.Table.String(), fix.BySQL(s.ClaimingRights(f.Server.Role)), "role %s may not %s %s", f.Server.Role, what, t.Table)
 	}
-	return unmet
 }
 
 // MissingIndexes is the SQL of the indexes that the table does not have, "" for none. Without them each

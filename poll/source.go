@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -103,8 +104,8 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 	if s.facts, err = set.Describe(ctx, s.conn); err != nil {
 		return err
 	}
-	if unmet := set.Unmet(s.facts); len(unmet) > 0 {
-		err := unmet[0].fault(s.src.process() != 0, s.facts.Server.Provider)
+	if unmet := condition.Unmet(set.Conditions(s.facts)); len(unmet) > 0 {
+		err := unmet[0].Fault(s.src.process() != 0)
 		if s.facts.Server.Recovery {
 			err = fault.Retry(err)
 		}
@@ -182,8 +183,8 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
 	found = s.set.identity(f)
-	if unmet := s.set.Unmet(f); len(unmet) > 0 && !f.Server.Recovery {
-		return found, unmet[0].fault(true, f.Server.Provider)
+	if unmet := condition.Unmet(s.set.Conditions(f)); len(unmet) > 0 && !f.Server.Recovery {
+		return found, unmet[0].Fault(true)
 	}
 	return found, nil
 }

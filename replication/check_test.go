@@ -10,7 +10,6 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
-	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -94,30 +93,14 @@ func TestCheckSaysWhichServerAnswered(t *testing.T) {
 	}
 }
 
-// What the doctor advises is logged once, with its fix.
-func TestAdviceIsLoggedOnce(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
-	w.cfg.Advise = func(f *ipg.Facts) []Advice { return []Advice{{"look at " + f.Tables[0].Table.String(), "do this"}} }
+// What works and costs is logged once, with its fix.
+func TestAWarningIsLoggedOnce(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable, "CREATE TABLE orders (id int PRIMARY KEY)", "CREATE PUBLICATION walpost FOR TABLE outbox, orders WITH (publish = 'insert')")
 	s := w.source()
 	w.mustOpen(s, true).Close(t.Context())
 	w.mustOpen(s, true)
-	if logs := w.logs.String(); strings.Count(logs, "look at public.outbox") != 1 || !strings.Contains(logs, `"hint":"do this"`) {
+	if logs := w.logs.String(); strings.Count(logs, "publication walpost also has public.orders") != 1 || !strings.Contains(logs, `"hint":"Create a separate publication`) {
 		t.Error(logs)
-	}
-}
-
-func TestAStandbyMakesNoSlotThatSurvivesAFailover(t *testing.T) {
-	cfg := valid()
-	f := &ipg.Facts{Server: ipg.Server{Version: 170000, Recovery: true}}
-	j := &judgement{cfg: &cfg, f: f, makes: true}
-	j.slot()
-	if len(j.unmet) > 0 {
-		t.Errorf("without failover: %v", j.unmet)
-	}
-	cfg.Failover = true
-	j.slot()
-	if len(j.unmet) != 1 || !strings.Contains(j.unmet[0].Why, "a standby cannot create a slot") {
-		t.Errorf("with failover: %v", j.unmet)
 	}
 }
 

@@ -64,18 +64,11 @@ type Config struct {
 	// An error means that the configuration does not fit the table. Nil: no column is needed.
 	Needs func(rel *cdc.Relation) (columns []string, err error) `yaml:"-"`
 
-	// Advise says what works but has a cost or a risk, judged by what a start finds. Each advice is
-	// logged once. Nil: nothing is logged.
-	Advise func(f *pg.Facts) []Advice `yaml:"-"`
-
 	// ApplicationName is what Postgres shows for our connections. Default: the DSN's, else "walpost".
 	ApplicationName string `yaml:"-"`
 	// Logger is written to at edges only. The zero value is silent.
 	Logger zerolog.Logger `yaml:"-"`
 }
-
-// An Advice is something to log at a start, with a hint that says what to do.
-type Advice struct{ Text, Hint string }
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/logicalmsg"
 	"github.com/walpost/walpost/internal/pg"
@@ -172,22 +173,20 @@ func (s *Source) judge(f *pg.Facts, makes bool) error {
 	if f.Slot != nil && f.Slot.Type == "logical" && f.Slot.Confirmed == 0 && f.Slot.Lost() == "" {
 		return fault.Retry(fmt.Errorf("slot %s is still being created by process %d", s.cfg.Slot, f.Slot.ActivePID))
 	}
-	if unmet := s.cfg.Unmet(f, makes); len(unmet) > 0 {
-		err := unmet[0].fault(false, f.Server.Provider)
+	found := s.cfg.Conditions(f, makes)
+	if unmet := condition.Unmet(found); len(unmet) > 0 {
+		err := unmet[0].Fault(false)
 		if fault.NeedsPerson(err) && f.Slot != nil {
 			err = fault.Person(fmt.Errorf("%w; events after %s may be missing", err, f.Slot.Confirmed), fault.Hint(err))
 		}
 		return err
 	}
-	if s.cfg.Advise == nil {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, a := range s.cfg.Advise(f) {
-		if !s.warned[a.Text] {
-			s.warned[a.Text] = true
-			s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Str("hint", a.Hint).Msg(a.Text)
+	for i := range found {
+		if w := &found[i]; w.Verdict == condition.Warn && !s.warned[w.Why] {
+			s.warned[w.Why] = true
+			s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Str("hint", w.FixText()).Msg(w.Why)
 		}
 	}
 	return nil
@@ -311,11 +310,11 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 	found = identityOf(pg.System{ID: f.Server.SystemID, Timeline: f.Server.Timeline}, &s.cfg, f)
 	if unmet := s.cfg.unmetRunning(f); len(unmet) > 0 {
 		bad := unmet[0]
-		if bad.Losing && f.Slot != nil && f.Slot.Lost() == "" {
+		if bad.Need == condition.Losing && f.Slot != nil && f.Slot.Lost() == "" {
 			found.Unpublished = bad.Why
 		}
 		bad.Fix = s.cfg.afterLoss(f, bad)
-		return found, bad.fault(true, f.Server.Provider)
+		return found, bad.Fault(true)
 	}
 	return found, f.Publishing.Steady()
 }

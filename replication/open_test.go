@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
@@ -60,7 +61,7 @@ func (w *world) source() *Source {
 }
 
 // unmet is what a start finds unmet, with the refusal of a table that has rows as the last one. The slot is made.
-func (w *world) unmet() []*Unmet {
+func (w *world) unmet() []*condition.Finding {
 	w.Helper()
 	sql, err := w.cfg.Connection().ConnectSQL(w.Context())
 	if err != nil {
@@ -72,10 +73,10 @@ func (w *world) unmet() []*Unmet {
 		w.Fatal(err)
 	}
 	makes := f.Slot == nil && w.cfg.Create
-	found := w.cfg.Unmet(f, makes)
+	found := condition.Unmet(w.cfg.Conditions(f, makes))
 	if makes && w.cfg.Snapshot == "" {
 		if err := w.cfg.RefuseRows(w.Context(), sql, f); err != nil {
-			found = append(found, &Unmet{Name: "source.snapshot", Why: err.Error(), Fix: fix.ByWords(fault.Hint(err))})
+			found = append(found, &condition.Finding{Name: "source.snapshot", Why: err.Error(), Fix: fix.ByWords(fault.Hint(err))})
 		}
 	}
 	return found

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/conf"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
@@ -125,7 +126,7 @@ func TestATableThatIsPublishedWholeLeavesTheOthersAsTheyAre(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			unmet := w.cfg.Unmet(f, true)
+			unmet := condition.Unmet(w.cfg.Conditions(f, true))
 			if hasList := f.Publication.Filter(f.Tables[0].Table) != ""; (len(unmet) > 0) != hasList || hasList && unmet[0].Fix.Text("") != w.cfg.RepublishSQL(f.Tables[0].Table) {
 				t.Errorf("unmet: %v", unmet)
 			}

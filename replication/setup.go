@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/outboxtable"
@@ -33,7 +34,7 @@ type SetupOptions struct {
 
 	// Unmet is what a setup cannot mend. If it concerns the tables, the publication or the slot, then
 	// neither Publication nor Slot is wanted.
-	Unmet []*Unmet
+	Unmet []condition.Finding
 }
 
 // FullSetup wants everything, as for an empty database: what SetupSQL shows where there is no connection to ask.
@@ -61,10 +62,10 @@ func FullSetup(cfg Config) SetupOptions {
 }
 
 // stream decides on the publication and the slot. unfit is what is wrong with them or with the tables.
-func (o *SetupOptions) stream(cfg *Config, unfit []*Unmet, noPublication, noSlot bool) {
+func (o *SetupOptions) stream(cfg *Config, unfit []condition.Finding, noPublication, noSlot bool) {
 	if noSlot && cfg.Outbox.Slot && cfg.Copies() {
-		unfit = append(unfit, &Unmet{
-			Name: "slot", Why: "with source.snapshot: " + cfg.Snapshot + ", the first run creates the slot together with its snapshot", Fix: fix.ByWords("Leave out --make-slot."), Misconfigured: true,
+		unfit = append(unfit, condition.Finding{
+			Name: condition.Slot, Why: "with source.snapshot: " + cfg.Snapshot + ", the first run creates the slot together with its snapshot", Fix: fix.ByWords("Leave out --make-slot."), Need: condition.Misconfigured,
 		})
 	}
 	o.Unmet = append(o.Unmet, unfit...)
@@ -84,7 +85,9 @@ func (o *SetupOptions) Err() error {
 	if len(o.Unmet) == 0 {
 		return nil
 	}
-	return o.Unmet[0].fault(false, o.Provider)
+	first := o.Unmet[0]
+	first.Provider = o.Provider
+	return first.Fault(false)
 }
 
 // A statement is one step of a setup.
@@ -230,24 +233,24 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 	// Rights are no part of it: a setup gives them, or fails at them.
 	able := *f
 	able.Server.Super = true
-	server := &judgement{cfg: &s.cfg, f: &able}
-	server.server()
-	for i, u := range s.cfg.Unmet(&able, f.Slot == nil) {
-		switch {
-		case i < len(server.unmet):
-			opts.Unmet = append(opts.Unmet, u)
-		case !slices.ContainsFunc(opts.Tables, func(t pg.Table) bool { return u.Name == tableName(t) }):
-			unfit = append(unfit, u)
+	j := s.cfg.judge(&able, f.Slot == nil)
+	j.server()
+	for _, bad := range condition.Unmet(j.Found) {
+		opts.Unmet = append(opts.Unmet, *bad)
+	}
+	for _, bad := range condition.Unmet(s.cfg.Conditions(&able, f.Slot == nil))[len(opts.Unmet):] {
+		if !slices.ContainsFunc(opts.Tables, func(t pg.Table) bool { return bad.Name == tableName(t) }) {
+			unfit = append(unfit, *bad)
 		}
 	}
 	if p := f.Publication; p != nil && !p.ViaRoot && s.cfg.Outbox.Partitioned && len(opts.Tables) > 0 {
-		unfit = append(unfit, &Unmet{Name: "publication", Why: fmt.Sprintf("publication %s exists, and would publish the partitions of %s under their own names", s.cfg.Publication, opts.Tables[0]), Fix: fix.Fix{
+		unfit = append(unfit, condition.Finding{Name: "publication", Why: fmt.Sprintf("publication %s exists, and would publish the partitions of %s under their own names", s.cfg.Publication, opts.Tables[0]), Fix: fix.Fix{
 			fix.Words("Set source.publication to another name. Or, if nothing else reads this publication:"),
 			fix.SQL("ALTER PUBLICATION " + pg.QuoteIdent(s.cfg.Publication) + " SET (publish_via_partition_root = true);"),
 		}})
 	}
-	if p := f.Publication; p != nil && !p.AllTables && len(p.Tables) > 0 && len(opts.Tables) > 0 && !slices.ContainsFunc(p.Tables, server.configured) {
-		unfit = append(unfit, &Unmet{Name: "publication", Why: fmt.Sprintf("publication %s exists, and has other tables than %s", s.cfg.Publication, opts.Tables[0]), Fix: fix.ByWords(ownNames +
+	if p := f.Publication; p != nil && !p.AllTables && len(p.Tables) > 0 && len(opts.Tables) > 0 && !slices.ContainsFunc(p.Tables, j.configured) {
+		unfit = append(unfit, condition.Finding{Name: "publication", Why: fmt.Sprintf("publication %s exists, and has other tables than %s", s.cfg.Publication, opts.Tables[0]), Fix: fix.ByWords(ownNames +
 			" If this relay is to use this publication, create the table and add it to the publication yourself.")})
 	}
 	opts.stream(&s.cfg, unfit, f.Publication == nil, f.Slot == nil)
@@ -271,15 +274,15 @@ func (s *Source) become(ctx context.Context, sql *pgconn.PgConn, from string, op
 }
 
 // misfits are those tables that a setup would make, and that would not have what the router needs.
-func (c *Config) misfits(tables []pg.Table) (unfit []*Unmet) {
+func (c *Config) misfits(tables []pg.Table) (unfit []condition.Finding) {
 	for _, t := range tables {
 		if c.Needs == nil {
 			break
 		}
 		if _, err := c.Needs(outboxRelation(t, c)); err != nil {
-			unfit = append(unfit, &Unmet{
+			unfit = append(unfit, condition.Finding{
 				Name: tableName(t), Why: fmt.Sprintf("table %s does not exist, and the table that setup creates does not fit the configuration: %s", t, err),
-				Fix: fix.ByWords("Create the table yourself, or leave out the router options that name columns that setup does not create."), Misconfigured: true,
+				Fix: fix.ByWords("Create the table yourself, or leave out the router options that name columns that setup does not create."), Need: condition.Misconfigured,
 			})
 		}
 	}

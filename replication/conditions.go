@@ -6,82 +6,38 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// An Unmet is a precondition of the stream that is not met: no stream can start, or events are lost to one.
-type Unmet struct {
-	Name string // of the precondition, such as "wal_level" or "columns of public.outbox"
-	Why  string // a clause without a full stop
-	Fix  fix.Fix
-
-	Losing        bool // the slot exists, so events are lost to it
-	Misconfigured bool // the configuration must change
-}
-
-func (u *Unmet) Error() string { return u.Why }
-
-// theSlot is the Name of a precondition that concerns the slot itself.
-const theSlot = "slot"
-
-// Commands are those that the hint of fault may contain.
-func (u *Unmet) Commands() []fault.Advice {
-	commands := []fault.Advice{{Command: fault.Command("recover")}}
-	for _, step := range u.Fix {
-		switch step := step.(type) {
-		case fix.SQL:
-			if u.Name == theSlot { // to drop a slot, or to make one, can lose events
-				continue
-			}
-			commands = append(commands, fault.Advice{Command: string(step)})
-		case fix.Command:
-			commands = append(commands, fault.Advice{Command: string(step)})
-		}
-	}
-	return commands
-}
-
-// fault gives the error its behaviour. running says that a stream rested on the precondition already.
-func (u *Unmet) fault(running bool, by fix.Provider) error {
-	hint := u.Fix.Text(by)
-	switch {
-	case u.Misconfigured && !running:
-		return fault.Config(u, hint)
-	case u.Losing || running:
-		return fault.Person(u, hint)
-	}
-	return fault.WithHint(u, hint)
-}
-
-// Unmet returns the preconditions of a start that are not met, the gravest first. makes says that the start makes the slot if
-// it is missing or lost. It is pure.
-func (c *Config) Unmet(f *pg.Facts, makes bool) []*Unmet {
-	j := &judgement{cfg: c, f: f, makes: makes}
-	j.server()
-	if f.Server.Version >= pg.MinVersion {
+// Conditions judges everything that a stream rests on, in the order of a report. A start refuses the first Fail, and logs each Warn. makes says
+// that the start makes the slot if it is missing or lost. It is pure.
+func (c *Config) Conditions(f *pg.Facts, makes bool) []condition.Finding {
+	j := c.judge(f, makes)
+	if j.server(); f.Server.Version >= pg.MinVersion {
 		j.published()
 		j.slot()
 	}
-	for _, u := range j.unmet {
-		if u.Losing && f.Publication != nil {
-			u.Fix = c.afterLoss(f, u)
+	for i := range j.Found {
+		if bad := &j.Found[i]; bad.Need == condition.Losing && f.Publication != nil {
+			bad.Fix = c.afterLoss(f, bad)
 		}
 	}
-	return j.unmet
+	return j.Found
 }
 
-// unmetRunning is Unmet for a stream that runs: only what the stream rests on.
-func (c *Config) unmetRunning(f *pg.Facts) []*Unmet {
-	j := &judgement{cfg: c, f: f}
+// unmetRunning is what a stream that runs rests on, and that is gone.
+func (c *Config) unmetRunning(f *pg.Facts) []*condition.Finding {
+	j := c.judge(f, false)
 	j.slot()
 	j.published()
-	return j.unmet
+	return condition.Unmet(j.Found)
 }
 
 // afterLoss is what to do about something that the stream rested on: to mend it is not enough, since what was written meanwhile is missing.
-func (c *Config) afterLoss(f *pg.Facts, bad *Unmet) fix.Fix {
+func (c *Config) afterLoss(f *pg.Facts, bad *condition.Finding) fix.Fix {
 	switch {
 	case f.Slot == nil || f.Slot.Lost() != "":
 		return fix.Fix{fix.Words(recoverGone(c.tableless()))}
@@ -91,23 +47,35 @@ func (c *Config) afterLoss(f *pg.Facts, bad *Unmet) fix.Fix {
 	return append(slices.Clip(bad.Fix), fix.Words("The slot may lack rows that were written before this repair. After the repair, run "+fault.Command("recover")+" to publish the missing events from the table."))
 }
 
-// A judgement collects the preconditions that facts do not meet.
+// A judgement collects the findings about facts.
 type judgement struct {
+	condition.List
 	cfg   *Config
 	f     *pg.Facts
 	makes bool // the slot, and with it a missing publication, is to be made
-	unmet []*Unmet
 }
 
-func (j *judgement) fail(name string, by fix.Fix, why string, args ...any) *Unmet {
-	u := &Unmet{Name: name, Why: fmt.Sprintf(why, args...), Fix: by}
-	j.unmet = append(j.unmet, u)
-	return u
+func (c *Config) judge(f *pg.Facts, makes bool) *judgement {
+	return &judgement{List: condition.List{Side: condition.Postgres, Provider: f.Server.Provider}, cfg: c, f: f, makes: makes}
 }
 
-// lose is fail for a precondition without which a slot that exists loses events.
+// fail is about what a start needs.
+func (j *judgement) fail(name string, by fix.Fix, why string, args ...any) {
+	j.Unmet(condition.Start, name, by, why, args...)
+}
+
+// lose is fail for a condition without which a slot that exists loses events.
 func (j *judgement) lose(name string, by fix.Fix, why string, args ...any) {
-	j.fail(name, by, why, args...).Losing = j.known()
+	need := condition.Start
+	if j.known() {
+		need = condition.Losing
+	}
+	j.Unmet(need, name, by, why, args...)
+}
+
+// misconfigured is fail if the configuration must change.
+func (j *judgement) misconfigured(name string, by fix.Fix, why string, args ...any) {
+	j.Unmet(condition.Misconfigured, name, by, why, args...)
 }
 
 // known says that the slot is there and is to be read.
@@ -128,6 +96,7 @@ func (j *judgement) server() {
 			"Postgres is version %d.%d; 14 is the oldest version that walpost supports", s.Version/10000, s.Version%10000)
 		return
 	}
+	j.OK("version", "Postgres %d.%d", s.Version/10000, s.Version%10000)
 	if s.Recovery && s.Version < pg.StandbyVersion {
 		j.fail("primary", fix.ByWords("Point source.dsn at the primary."),
 			"the server is a standby of version %d.%d; logical decoding on a standby needs 16 or newer", s.Version/10000, s.Version%10000)
@@ -135,29 +104,38 @@ func (j *judgement) server() {
 	if s.WALLevel != "logical" {
 		j.fail("wal_level", fix.Fix{fix.Setting{Name: "wal_level", Value: "logical", Restart: true}}, "wal_level is %s, but logical decoding needs logical", s.WALLevel)
 	}
+	j.Met("wal_level", "wal_level is logical")
 	if !s.Super && !s.Replication && !s.Managed && !j.f.Streams {
 		j.fail("role", fix.BySQL(pg.ReplicationRightHint(s.Role)), "role %s lacks the REPLICATION attribute", s.Role)
 	}
+	j.Met("role", "role %s may replicate", s.Role)
 	if s.Slots >= s.MaxSlots && j.f.Slot == nil {
 		j.fail("max_replication_slots", fix.Fix{fix.Setting{Name: "max_replication_slots", Value: fmt.Sprint(s.MaxSlots + 4), Restart: true}, fix.Words("Or drop a slot that nobody uses.")},
 			"all %d replication slots are in use", s.MaxSlots)
 	}
+	j.Met("max_replication_slots", "%d of %d replication slots in use", s.Slots, s.MaxSlots)
 	// A walsender of ours may be among those in use.
 	if ours := j.f.Streams || j.f.Slot != nil && j.f.Slot.Active; s.Senders >= s.MaxSenders && !ours {
 		j.fail("max_wal_senders", fix.Fix{fix.Setting{Name: "max_wal_senders", Value: fmt.Sprint(s.MaxSenders + 4), Restart: true}},
 			"all %d walsenders are in use", s.MaxSenders)
 	}
+	j.Met("max_wal_senders", "%d of %d walsenders in use", s.Senders, s.MaxSenders)
+	if strings.Contains(s.SyncStandbys, "*") {
+		j.Warn("synchronous_standby_names", fix.ByWords("Name the standbys in synchronous_standby_names instead of '*'."),
+			"synchronous_standby_names is %q: commits may wait for walpost as if it were a standby", s.SyncStandbys)
+	}
+	j.Met("synchronous_standby_names", "synchronous_standby_names does not name walpost")
 }
 
 // slot judges the slot itself. A lost slot that is made again is fine.
 func (j *judgement) slot() {
-	const name = theSlot
+	const name = condition.Slot
 	s := j.f.Slot
 	other := fix.Fix{fix.Words("Set source.slot to another name, or drop that slot if nobody needs it:"), fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(j.cfg.Slot) + ");")}
 	switch {
 	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Version < pg.FailoverVersion:
-		j.fail(name, fix.ByWords("Leave source.failover out, or upgrade to Postgres 17."),
-			"source.failover: needs Postgres 17 or newer (this is %d)", j.f.Server.Version/10000).Misconfigured = true
+		j.misconfigured(name, fix.ByWords("Leave source.failover out, or upgrade to Postgres 17."),
+			"source.failover: needs Postgres 17 or newer (this is %d)", j.f.Server.Version/10000)
 	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Recovery:
 		j.fail(name, fix.ByWords("Point source.dsn at the primary; its slot is copied to the standbys."),
 			"slot %s does not exist, and a standby cannot create a slot that survives a failover (source.failover)", j.cfg.Slot)
@@ -167,6 +145,7 @@ func (j *judgement) slot() {
 			" Only for a new relay, create the slot:"), fix.SQL(slotSQL(j.cfg))},
 			"slot %s does not exist", j.cfg.Slot)
 	case s == nil:
+		j.OK(name, "slot %s does not exist yet: it will be created", j.cfg.Slot)
 	case s.Type != "logical":
 		j.fail(name, other, "slot %s is a %s slot, not a logical one", j.cfg.Slot, s.Type)
 	case s.Plugin != "pgoutput":
@@ -181,7 +160,31 @@ func (j *judgement) slot() {
 	case s.TwoPhase:
 		j.fail(name, other, "slot %s was created for two-phase decoding, which walpost does not read", j.cfg.Slot)
 	case s.Lost() != "" && !j.makes:
-		j.fail(name, fix.ByWords(recoverGone(j.cfg.tableless())), "slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.Lost(), s.Confirmed).Losing = true
+		j.Unmet(condition.Losing, name, fix.ByWords(recoverGone(j.cfg.tableless())), "slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.Lost(), s.Confirmed)
+	default:
+		j.goodSlot(s)
+	}
+}
+
+// goodSlot is about a slot that can be read.
+func (j *judgement) goodSlot(s *pg.Slot) {
+	const name = condition.Slot
+	active := ""
+	if s.Active {
+		active = fmt.Sprintf(", in use by server process %d", s.ActivePID)
+	}
+	switch {
+	case s.Lost() != "":
+		return
+	case s.WALStatus == "unreserved":
+		j.Warn(name, fix.ByWords("Run walpost, or raise max_slot_wal_keep_size, before the next checkpoint of Postgres."),
+			"slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size%s", j.cfg.Slot, active)
+	default:
+		j.OK(name, "slot %s exists, confirmed up to %s, WAL %s%s", j.cfg.Slot, s.Confirmed, s.WALStatus, active)
+	}
+	if j.cfg.Failover && !s.Failover {
+		j.Warn("slot failover", fix.Fix{fix.Words(`Stop walpost, connect with psql "dbname=` + j.f.Server.Database + ` replication=database", and run:`), fix.SQL("ALTER_REPLICATION_SLOT " + pg.QuoteIdent(j.cfg.Slot) + " (FAILOVER);")},
+			"slot %s was created without failover: it does not survive a failover", j.cfg.Slot)
 	}
 }
 
@@ -194,6 +197,11 @@ func (j *judgement) published() {
 		missing = missing || !t.Exists()
 	}
 	j.publication(missing)
+	if p := j.f.Publication; p != nil && p.Insert {
+		j.extras(p)
+		j.leftOut(p)
+		j.identities(p)
+	}
 }
 
 // tableName is the name of the precondition that a table exists.
@@ -214,6 +222,7 @@ func (j *judgement) table(t *pg.TableFacts) {
 	case t.Persistence == "t":
 		j.lose(name, fix.ByWords("Set source.table to a permanent table."), "table %s is temporary: its rows are not in the WAL", t.Table)
 	default:
+		j.OK(name, "table %s exists", t.Table)
 		j.columns(t)
 	}
 }
@@ -246,9 +255,10 @@ func (j *judgement) columns(t *pg.TableFacts) {
 	mapped := "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + t.Table.SQL() + "."
 	needs, err := j.cfg.Needs(t.Relation)
 	if err != nil {
-		j.fail(name, fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err).Misconfigured = true
+		j.misconfigured(name, fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err)
 		return
 	}
+	all := needs
 	// The router may do without a column that is not published (table.field.additional.missing).
 	if enough, err := j.cfg.Needs(t.Streamed(j.f.Publication, j.f.Server.Version)); err == nil {
 		needs = enough
@@ -289,6 +299,11 @@ func (j *judgement) columns(t *pg.TableFacts) {
 	if len(unlisted) > 0 {
 		j.lose(name, fix.BySQL(j.cfg.RepublishSQL(t.Table)), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
 	}
+	if lacks := slices.DeleteFunc(slices.Clone(all), func(c string) bool { return slices.Contains(needs, c) }); len(lacks) > 0 && !j.Has(name) && published != nil {
+		j.Warn(name, append(fix.Fix{fix.Words("To include it in the records:")}, j.publishWhole(t)...),
+			"publication %s does not publish column %s of %s: records do not have it (router.table.field.additional.missing is ignore)", j.cfg.Publication, condition.Some(lacks), t.Table)
+	}
+	j.Met(name, "%s has %s", t.Table, strings.Join(all, ", "))
 }
 
 // RepublishSQL publishes all columns of a table, and leaves the other tables of the publication as they are,
@@ -300,11 +315,29 @@ func (c *Config) RepublishSQL(t pg.Table) string {
 // publication judges the publication. tableMissing says that a table is missing, which was said already.
 func (j *judgement) publication(tableMissing bool) {
 	const name = "publication"
-	p, pub := j.f.Publication, pg.QuoteIdent(j.cfg.Publication)
+	p := j.f.Publication
 	if p == nil {
 		j.noPublication(tableMissing)
 		return
 	}
+	j.publishes(p)
+	what, names := "inserts into", make([]string, len(j.f.Tables))
+	if j.cfg.Updates() && p.Update {
+		what = "inserts into and updates of"
+	}
+	for i := range j.f.Tables {
+		names[i] = j.f.Tables[i].Table.String()
+	}
+	if tableMissing {
+		j.Met(name, "publication %s exists; it is examined further when all tables exist", j.cfg.Publication)
+	}
+	j.Met(name, "publication %s publishes %s %s", j.cfg.Publication, what, strings.Join(names, ", "))
+}
+
+// publishes judges whether the publication has inserts into each table.
+func (j *judgement) publishes(p *pg.Publication) {
+	const name = "publication"
+	pub := pg.QuoteIdent(j.cfg.Publication)
 	publish := fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.PublishSetting())
 	if !p.Insert && len(j.f.Tables) > 0 {
 		j.lose(name, fix.BySQL(publish), "publication %s does not publish inserts", j.cfg.Publication)
@@ -359,7 +392,8 @@ func (j *judgement) noPublication(tableMissing bool) {
 			j.cfg.Publication, j.cfg.Slot)
 	case !j.makes:
 		j.fail(name, fix.Fix{make}, "publication %s does not exist", j.cfg.Publication)
-	case tableMissing: // it is made when the tables are there
+	case tableMissing:
+		j.OK(name, "publication %s does not exist yet: it will be created when the tables exist", j.cfg.Publication)
 	case j.f.Server.Recovery:
 		j.fail(name, fix.Fix{fix.Words("On the primary:"), make}, "publication %s does not exist, and a standby cannot create it", j.cfg.Publication)
 	default:
@@ -367,6 +401,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 			j.fail(name, fix.Fix{fix.Words("As the owner of the tables:"), make}, "publication %s does not exist, and role %s may not create it: %s",
 				j.cfg.Publication, j.f.Server.Role, lacks)
 		}
+		j.Met(name, "publication %s does not exist yet: it will be created", j.cfg.Publication)
 	}
 }
 

@@ -10,38 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
-
-// An Unmet is a precondition of polling that is not met.
-type Unmet struct {
-	Name string // of the precondition, such as "columns of public.outbox"
-	Why  string // a clause without a full stop
-	Fix  fix.Fix
-
-	Misconfigured bool // the configuration must change
-	right         bool // a right of the role, which may come back by itself
-}
-
-func (u *Unmet) Error() string { return u.Why }
-
-// fault gives the error its behaviour. running says that a session rests on the precondition already.
-func (u *Unmet) fault(running bool, by fix.Provider) error {
-	hint := u.Fix.Text(by)
-	switch {
-	case running && u.right:
-		return fault.Retry(fault.WithHint(u, hint))
-	case running:
-		return fault.Person(u, hint)
-	case u.Misconfigured:
-		return fault.Config(u, hint)
-	case u.right:
-		return fault.Repair(fault.WithHint(u, hint))
-	}
-	return fault.WithHint(u, hint)
-}
 
 // Facts are what the catalog of a server says about everything that polling rests on.
 type Facts struct {
@@ -127,16 +100,28 @@ func (s *Settings) orderIn(rel *cdc.Relation) string {
 	return s.OrderColumn
 }
 
-// Unmet returns the preconditions that are not met, the gravest first. It is pure.
-func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
-	fail := func(name string, by fix.Fix, why string, args ...any) *Unmet {
-		u := &Unmet{Name: name, Why: fmt.Sprintf(why, args...), Fix: by}
-		unmet = append(unmet, u)
-		return u
+// Conditions judges everything that polling rests on, in the order of a report. A start refuses the first Fail that it needs. Conditions
+// is pure.
+func (s *Settings) Conditions(f *Facts) []condition.Finding {
+	l := &condition.List{Side: condition.Postgres, Provider: f.Server.Provider}
+	if s.needs(l, f); len(condition.Unmet(l.Found)) == 0 {
+		l.OK("table "+s.Table.String(), "table %s has what polling needs", s.Table)
+		s.costs(l, f)
+	}
+	return l.Found
+}
+
+// needs judges what a start needs.
+func (s *Settings) needs(l *condition.List, f *Facts) {
+	fail := func(name string, by fix.Fix, why string, args ...any) {
+		l.Unmet(condition.Start, name, by, why, args...)
+	}
+	misconfigured := func(name string, by fix.Fix, why string, args ...any) {
+		l.Unmet(condition.Misconfigured, name, by, why, args...)
 	}
 	if v := f.Server.Version; v < pg.MinVersion {
 		fail("version", fix.ByWords("Upgrade Postgres to 14 or newer."), "Postgres is version %d.%d; 14 is the oldest version that walpost supports", v/10000, v%10000)
-		return unmet
+		return
 	}
 	if f.Server.Recovery {
 		fail("primary", fix.ByWords("Point source.dsn at the primary."), "the server is a standby, and polling needs the primary")
@@ -147,19 +132,19 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 	case !t.Exists() && len(t.Similar) > 0:
 		fail(name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
 			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
-		return unmet
+		return
 	case !t.Exists():
 		fail(name, fix.ByWords("Correct source.table, or create the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, f.Server.Database)
-		return unmet
+		return
 	case t.Kind != "r" && t.Kind != "p":
 		fail(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is not a table", t.Table)
-		return unmet
+		return
 	case t.Persistence != "p":
 		fail(name, fix.BySQL("ALTER TABLE "+sql+" SET LOGGED;"), "table %s is not permanent: a crash of the server empties it", t.Table)
 	case !t.Readable:
-		fail("reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, f.Server.Role)), "role %s may not read %s", f.Server.Role, t.Table).right = true
+		l.Unmet(condition.Privilege, "reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, f.Server.Role)), "role %s may not read %s", f.Server.Role, t.Table)
 		if f.Hidden {
-			return unmet
+			return
 		}
 	}
 	rel := t.Relation
@@ -167,8 +152,8 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 		mapped := "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + sql + "."
 		needs, err := s.Needs(rel)
 		if err != nil {
-			fail("columns of "+t.Table.String(), fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err).Misconfigured = true
-			return unmet
+			misconfigured("columns of "+t.Table.String(), fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err)
+			return
 		}
 		needs = slices.DeleteFunc(slices.Clone(needs), func(n string) bool { return rel.Index(n) >= 0 })
 		if len(needs) > 0 {
@@ -180,11 +165,12 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 	case i < 0:
 		fail("source.order_column", fix.BySQL(order), "table %s has no column %q, which source.order_column names", t.Table, s.OrderColumn)
 	case !slices.Contains([]string{"int2", "int4", "int8"}, rel.Columns[i].BaseName) || !rel.Columns[i].NotNull:
-		fail("source.order_column", fix.ByWords("Name a column that is an identity: bigint GENERATED ALWAYS AS IDENTITY."),
-			"column %s of %s must be an integer column with NOT NULL", s.OrderColumn, t.Table).Misconfigured = true
+		misconfigured("source.order_column", fix.ByWords("Name a column that is an identity: bigint GENERATED ALWAYS AS IDENTITY."),
+			"column %s of %s must be an integer column with NOT NULL", s.OrderColumn, t.Table)
 	}
 	if s.Claims() {
-		return append(unmet, s.unmetClaims(f)...)
+		s.claimNeeds(l, f)
+		return
 	}
 	const xid = "source.poll.xid_column"
 	column := pg.QuoteIdent(s.XIDColumn)
@@ -192,7 +178,7 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 	case i < 0:
 		fail(xid, fix.BySQL(XIDColumnSQL(t.Table, s.XIDColumn)), "table %s has no column %s", t.Table, s.XIDColumn)
 	case rel.Columns[i].BaseName != "xid8":
-		fail(xid, fix.ByWords("Name a column of the type xid8."), "column %s of %s has the type %s, not xid8", s.XIDColumn, t.Table, rel.Columns[i].TypeName).Misconfigured = true
+		misconfigured(xid, fix.ByWords("Name a column of the type xid8."), "column %s of %s has the type %s, not xid8", s.XIDColumn, t.Table, rel.Columns[i].TypeName)
 	case !strings.Contains(rel.Columns[i].Default, "pg_current_xact_id()"):
 		fail(xid, fix.BySQL(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id();", sql, column)),
 			"column %s of %s does not have the default pg_current_xact_id()", s.XIDColumn, t.Table)
@@ -200,7 +186,48 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 		fail(xid, fix.BySQL(fmt.Sprintf("UPDATE %[1]s SET %[2]s = pg_current_xact_id() WHERE %[2]s IS NULL; ALTER TABLE %[1]s ALTER COLUMN %[2]s SET NOT NULL;", sql, column)),
 			"column %s of %s can be NULL, and such a row would never be delivered", s.XIDColumn, t.Table)
 	}
-	return unmet
+}
+
+// costs judges what works but has a cost or a risk, on a table that has what a start needs.
+func (s *Settings) costs(l *condition.List, f *Facts) {
+	switch {
+	case s.Claims():
+		if sql := s.MissingIndexes(f); sql != "" {
+			l.Warn("index of unfinished rows", fix.BySQL(sql), "table %s has no index on its undelivered rows: each poll reads all rows", s.Table)
+		}
+	case !f.Index:
+		l.Fail("index of transactions", fix.BySQL(s.MissingIndexes(f)),
+			"table %s has no index on (%s, %s): walpost would read the rows of a large transaction again for every page", s.Table, s.XIDColumn, s.OrderColumn)
+	}
+	if rel := f.Table.Relation; (!f.CommitTimes || s.Claims()) && rel.Index(s.TimeColumn) < 0 {
+		how := "Set source.time_column to a timestamptz column, such as created_at."
+		if !s.Claims() {
+			how += " Or set track_commit_timestamp = on in Postgres, and restart Postgres."
+		}
+		l.Warn("source.time_column", fix.ByWords(how),
+			"no column holds the time at which a row was written: the record gets the time of reading as its timestamp, so a repeated event differs from the first one")
+	}
+	if s.Claims() && len(f.Guards) > 0 {
+		l.Warn("triggers and rules", fix.ByWords("Make sure that each trigger and rule lets the role of walpost update and delete every row: if one of them prevents this, walpost stops with an error."),
+			"%s of table %s may keep walpost from writing the state of a row", strings.Join(f.Guards, ", "), s.Table)
+	}
+	if !f.Unique {
+		l.Warn("source.order_column", fix.ByWords("Name an identity column (bigint GENERATED ALWAYS AS IDENTITY), or create a unique index on the column."),
+			"neither a sequence nor a unique index prevents two rows from having the same number in column %s: the order of such rows is not defined", s.OrderColumn)
+	}
+	if f.Cache > 1 {
+		l.Warn("source.order_column", fix.ByWords("Set the CACHE of its sequence to 1 (ALTER SEQUENCE … CACHE 1)."),
+			"the sequence of column %s has CACHE %d: sessions take numbers in advance, so the order of a key is not kept", s.OrderColumn, f.Cache)
+	}
+	switch {
+	case f.Notify && f.Prepares:
+		l.Warn("notification", fix.ByWords("If your services use PREPARE TRANSACTION for transactions that insert events, drop the trigger. walpost then reads the table every source.poll.interval."),
+			"a trigger of %s notifies walpost, and max_prepared_transactions is above 0: Postgres refuses PREPARE TRANSACTION in a transaction that has inserted rows into the table", s.Table)
+	case !f.Notify:
+		l.OK("notification", "no trigger of %s notifies walpost: it looks at the table every %s", s.Table, s.Interval)
+	default:
+		l.OK("notification", "a trigger of %s notifies walpost of new rows", s.Table)
+	}
 }
 
 // XIDColumnSQL adds the column that source.poll.xid_column names.
