@@ -14,6 +14,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
@@ -170,7 +171,7 @@ func (f *foreseen) remembered() (found []Finding) {
 			Why: fmt.Sprintf("the gap was accepted on %s and is open, so the cleanup removes no rows: %s", gap.Time.UTC().Format(time.RFC3339), gap.Gap),
 			Fix: fix.Fix{
 				fix.Words("Find the rows that Kafka lacks, and publish them with the command that verify prints:"), fix.Command(fault.Command("verify")),
-				fix.Words("Then close the gap:"), fix.Command(checkpoint.CloseCommand(gap.Token)),
+				fix.Words("Then close the gap:"), fix.Command(advice.Close(gap.Token)),
 			},
 		})
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
@@ -419,7 +420,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 	former.Agree = func(found cdc.Identity) error {
 		var gap *checkpoint.Refusal
 		if _, err := checkpoint.Judge(rec, found); !errors.As(err, &gap) || gap.Reason != checkpoint.OtherSource {
-			return err // the record says nothing about the rows of this server
+			return advice.Of(err) // the record says nothing about the rows of this server
 		}
 		yes, err := opts.Ask(strings.ToUpper(what[:1]) + what[1:] + "?")
 		if err == nil && !yes {

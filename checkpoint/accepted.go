@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/walpost/walpost/internal/fault"
 )
 
 // An Accepted is a gap that a person has accepted. Rows of the gap may not be in Kafka, so the
@@ -41,16 +39,13 @@ func StillOpen(accepted []Accepted, closed []string) []Accepted {
 	return slices.DeleteFunc(slices.Clone(accepted), func(a Accepted) bool { return slices.Contains(closed, a.Token) })
 }
 
-// CloseCommand closes an accepted gap.
-func CloseCommand(token string) string { return fault.Command("recover", "--close-gap="+token) }
-
 // Accept notes in r, the first record behind the gap of ref, that a person has accepted it. Nothing is
 // noted if workers claim the rows, because the table says what is not delivered, or if there is no table.
 func (r *Record) Accept(ref *Refusal) {
 	if ref.Record != nil {
 		r.Accepted = slices.Clone(ref.Record.Accepted)
 	}
-	if !ref.claims() && !ref.Found.Tableless {
+	if !ref.Claims() && !ref.Found.Tableless {
 		r.Accepted = append(r.Accepted, Accepted{Token: ref.Token, Gap: strings.ToValidUTF8(ref.Error(), "?"), Time: r.Time})
 	}
 }

@@ -124,17 +124,28 @@ func (r *Record) ChangeFits(found cdc.Identity) error {
 	return err
 }
 
-// Unfinished is the error of a run that finds an unfinished recover.
-func (r *Record) Unfinished() error {
-	again := fault.Command("recover")
-	if was := r.Copy.Was; was != nil {
-		now, before := sourceName(r.Poll, r.XIDColumn, r.Slot), sourceName(was.Poll, was.XIDColumn, was.Slot)
-		return fault.Person(fmt.Errorf("the change from %s to %s is not finished: %d rows are published", before, now, r.Copy.Rows),
-			fmt.Sprintf("Run %s. If the configuration names %s, recover finishes the change. If it names %s as before, recover undoes the change, and the published rows are delivered again.",
-				again, now, before), fault.Advice{Command: again})
+// An Unfinished is the error of a run that finds an unfinished recover.
+type Unfinished struct {
+	fault.ForPerson
+	Copy Copy
+	// Was and Is name the former source and the new one if the recover changes the source.
+	Was, Is string
+}
+
+func (u *Unfinished) Error() string {
+	if u.Was != "" {
+		return fmt.Sprintf("the change from %s to %s is not finished: %d rows are published", u.Was, u.Is, u.Copy.Rows)
 	}
-	return fault.Person(fmt.Errorf("a recovery of the gap after %s is not finished: %d rows have been published", r.Copy.From, r.Copy.Rows),
-		again+" continues it.", fault.Advice{Command: again})
+	return fmt.Sprintf("a recovery of the gap after %s is not finished: %d rows have been published", u.Copy.From, u.Copy.Rows)
+}
+
+// Unfinished is the error of a run that finds this record, which has an unfinished recover.
+func (r *Record) Unfinished() error {
+	u := &Unfinished{Copy: *r.Copy}
+	if was := r.Copy.Was; was != nil {
+		u.Was, u.Is = sourceName(was.Poll, was.XIDColumn, was.Slot), sourceName(r.Poll, r.XIDColumn, r.Slot)
+	}
+	return u
 }
 
 // Copies reports whether this record asks for a copy of that origin. A nil record does not.

@@ -146,18 +146,6 @@ func (p *Published) changes(found *cdc.Published) []Change {
 	return all
 }
 
-// tablesHint is the hint if the record has none of the configured tables.
-func (r *Refusal) tablesHint(goOn string) string {
-	was, is, also := names(r.Record.Published.Tables), names(r.Found.Published.Tables), ""
-	if publication := r.Record.Published.Publication; publication != r.Found.Published.Publication {
-		also = " and source.publication to " + publication
-	}
-	return fmt.Sprintf("If another relay delivers %[1]s, set source.slot, source.publication and name to names that only this relay uses. "+
-		"If this relay is to deliver %[2]s from now on, first set source.tables to [%[1]s, %[2]s]%[3]s, and start walpost. When no application writes to %[1]s, "+
-		"run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. "+
-		"Then take %[1]s out of source.tables. To give up the rows of %[1]s that the slot still holds (the token accepts only this gap), run %[4]s", was, is, also, goOn)
-}
-
 // names lists the names of tables.
 func names(tables []cdc.PublishedTable) string {
 	all := make([]string, len(tables))

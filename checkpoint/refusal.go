@@ -70,7 +70,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 	// comparable says that the positions found belong to the record's history, or to one that
 	// continues it from From on.
 	comparable := false
-	if r.polls() { // the positions are not those of a WAL
+	if r.Polls() { // the positions are not those of a WAL
 		r.Token = r.token()
 		return r
 	}
@@ -227,7 +227,8 @@ func (r *Refusal) found() string {
 	}
 	switch r.Reason {
 	case OtherSource:
-		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", sourceName(f.Poll, f.XIDColumn, f.Slot), rec.Key(), sourceName(rec.Poll, rec.XIDColumn, rec.Slot))
+		was, is := r.Sources()
+		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", is, rec.Key(), was)
 	case TableReplaced:
 		was, is := rec.Table, &f.Polled
 		return fmt.Sprintf("table %s is another table (OID %d of database OID %d) than %s (OID %d of database OID %d), which %s was written for",
@@ -278,15 +279,15 @@ func why(slot *cdc.SlotState) string { return cmp.Or(slot.Invalidation, slot.WAL
 
 func (r *Refusal) gap() string {
 	switch {
-	case r.Reason == OtherSource && r.otherStrategy():
+	case r.Reason == OtherSource && r.OtherStrategy():
 		return "the position of one source has no meaning for the other source"
-	case r.Reason == TableReplaced && r.claims():
+	case r.Reason == TableReplaced && r.Claims():
 		return "rows of the former table may be missing"
 	case r.Reason == TableReplaced:
 		return "rows of the former table, and rows of this table that were written before this checkpoint, may be missing"
-	case r.claims():
+	case r.Claims():
 		return "the table may lack what walpost noted in it after this checkpoint, so rows may be delivered twice"
-	case r.polls():
+	case r.Polls():
 		return "events that were committed after this checkpoint may be missing"
 	case r.To != 0:
 		return fmt.Sprintf("events from %s to %s may be missing", r.From, r.To)
@@ -301,90 +302,12 @@ func (r *Refusal) gap() string {
 	}
 }
 
-// Hint says what to do next.
-func (r *Refusal) Hint() string {
-	if r.polls() {
-		return r.pollHint()
-	}
-	var first string
-	goOn, recovers := fault.Command("run", "--accept-gap="+r.Token), fault.Command("recover")
-	switch r.Reason {
-	case OtherSource, TableReplaced: // have polls
-	case OtherSystem, OtherDatabase:
-		first = "If source.dsn names the wrong server or database, correct it."
-	case OtherSlot:
-		first = fmt.Sprintf("If source.slot is wrong, correct it: it was %q.", r.Record.Slot)
-	case TimelineBack:
-		first = "Connect to the current primary, and remove the old primary from source.dsn."
-	case TimelineForked, ServerBehind:
-		first = "Delivered events may no longer exist in this database: find out which server was restored or promoted, and to which time."
-	case SlotMissing:
-		first = "If another server has the slot, connect to that server."
-	case OtherTables:
-		return r.tablesHint(goOn)
-	case OtherPublication:
-		first = fmt.Sprintf("Set source.publication back to %s and start walpost. Run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. "+
-			"Then set source.publication to %s. If walpost still refuses, try again after a few seconds.", r.Record.Published.Publication, r.Found.Published.Publication)
-	case PublicationChanged:
-	case SlotLost:
-		first = "Postgres has invalidated the slot, so the slot cannot be used again."
-	case SlotAhead:
-		if first = "Find out which process uses or moved the slot, and stop it."; r.Found.Tableless {
-			break
-		}
-		first += fmt.Sprintf(" If that process did not deliver the events to Kafka, drop the slot "+
-			"(SELECT pg_drop_replication_slot('%s');) and run %s to publish the missing events from the table.", r.Found.Slot, recovers)
-	}
-	next := "If you accept the gap, walpost starts at the position of the slot."
-	if r.Found.Tableless { // recover refuses, because it has nothing to read
-		return first + " The messages of this gap were only in the WAL, so no command can publish them again. " +
-			"To accept this gap and no other, run " + goOn
-	}
-	switch {
-	case r.Reason == PublicationChanged:
-		if c := r.Changes[0]; c.Table == "" && c.How == Replaced {
-			first = "If walpost run then halts because the slot must still read WAL from a time when the publication did not exist, " +
-				"drop the slot and run " + recovers + " once more. "
-		}
-		return "Run " + recovers + " to publish the missing events from the table; recover keeps the slot. " + first +
-			"To continue without these rows instead (the token accepts only this gap), run " + goOn
-	case r.Reason == OtherPublication:
-		next = "If you accept the gap, walpost reads the rest of the slot with the other publication."
-	case r.Record.Copies(OriginSnapshot):
-		if r.Reason == SlotMissing || r.Reason == SlotLost {
-			first += " Run " + recovers + " to create a new slot, and to publish the missing events from the table, with the rest of the snapshot."
-		}
-		return first + " To continue with the snapshot (it publishes some rows twice, and leaves out events of this gap whose rows " +
-			"are no longer in the table), run " + goOn
-	case r.Record.Copies(OriginRecover) && (r.Reason == SlotMissing || r.Reason == SlotLost):
-		return first + " Run " + recovers + " to begin again with the original gap. " +
-			"To give up the unfinished walpost recover and the rows that it has not published, run " + goOn
-	case r.Record.Copies(OriginRecover):
-		return first + " To give up the unfinished walpost recover and the rows that it has not published, run " + goOn
-	case r.Reason == SlotMissing || r.Reason == SlotLost:
-		return first + " " + fault.Recover(false) +
-			" To skip the events of this gap instead (and of no other gap), run " + goOn
-	case r.NeedsSlot():
-		next = "If you accept the gap, walpost creates a new slot and starts there, so it delivers no row that was committed before." + r.afterwards()
-	}
-	return first + " " + next + " To accept this gap and no other, run " + goOn
-}
-
-// afterwards says how rows are found that an accepted gap leaves out.
-func (r *Refusal) afterwards() string {
-	return " After the start, run " + fault.Command("verify") + " to find these rows: verify also prints the command that publishes them. " +
-		"The cleanup removes nothing until you run " + r.closing() + "."
-}
-
-// closing is the command that closes the gap once it is accepted.
-func (r *Refusal) closing() string { return CloseCommand(r.Token) }
-
-// claims reports whether workers claim the rows. Then the table says what is not delivered, and no row is
+// Claims reports whether workers claim the rows. Then the table says what is not delivered, and no row is
 // left out, whatever the server has lost.
-func (r *Refusal) claims() bool { return r.Found.Claims }
+func (r *Refusal) Claims() bool { return r.Found.Claims }
 
-// polls reports whether one of the two sources polls.
-func (r *Refusal) polls() bool {
+// Polls reports whether one of the two sources polls.
+func (r *Refusal) Polls() bool {
 	return r.Found.Poll != "" || r.Record != nil && r.Record.Poll != ""
 }
 
@@ -395,92 +318,21 @@ func (r *Refusal) Recoverable() bool {
 	case SlotLost, SlotMissing:
 		return true
 	case OtherSource:
-		return !r.otherStrategy()
+		return !r.OtherStrategy()
 	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, TableReplaced, SlotAhead, OtherTables, OtherPublication, PublicationChanged:
 	}
 	return false
 }
 
-// pollHint is Hint if one of the two sources polls.
-func (r *Refusal) pollHint() string {
-	var first string
-	switch r.Reason {
-	case OtherSource:
-		first = "If source.kind, source.poll.strategy or source.poll.xid_column is wrong, correct it."
-		if r.otherStrategy() {
-			return first + " To change source.poll.strategy on purpose, stop every walpost process of this relay, and run " + fault.Command("recover") +
-				": recover makes the table and the checkpoint agree, and then walpost run continues."
-		}
-		if r.Recoverable() {
-			first += " To change the source on purpose, run " + fault.Command("recover") + ": recover publishes the rows that are not in Kafka, and then walpost run continues."
-		}
-	case TableReplaced:
-		first = "If source.table is wrong, or the table has its name by mistake, correct that. Rows that are not delivered may be in the former table."
-	case OtherSystem, OtherDatabase:
-		first = "If source.dsn names the wrong server or database, correct it."
-	case TimelineBack:
-		first = "Connect to the current primary, and remove the old primary from source.dsn."
-	default:
-		first = "Delivered events may no longer exist in this database, and the server may have assigned the ids of their transactions again: " +
-			"find out which server was restored or promoted, and to which time."
-	}
-	accept := "If you accept the gap"
-	if r.Reason != OtherSource && r.Record != nil && !r.Record.of(&r.Found) {
-		first += fmt.Sprintf(" The source also changes from %s to %s, but the checkpoint cannot say which rows of this server are delivered. "+
-			"First set source.kind, source.poll.strategy and source.poll.xid_column back, start walpost run, and accept the gap that it names. Then change the source.",
-			sourceName(r.Record.Poll, r.Record.XIDColumn, r.Record.Slot), sourceName(r.Found.Poll, r.Found.XIDColumn, r.Found.Slot))
-		if r.otherStrategy() {
-			return first
-		}
-		accept = "If the former source cannot start any more, and you accept the gap"
-	}
-	switch {
-	case r.Reason == TableReplaced && !r.claims():
-		accept += ", walpost continues at its position, so it delivers no row of an older transaction." + r.afterwards()
-	case r.claims():
-		accept += ", walpost delivers each row that is not finished, and leaves none out."
-	case r.Found.Poll == "":
-		accept += ", walpost starts at the position of the slot, so it delivers no row that was committed before." + r.afterwards()
-	default:
-		accept += ", walpost starts with the transactions that are open at that moment, so it delivers no row that was committed before." + r.afterwards()
-	}
-	return first + " " + accept + " To accept this gap and no other, run " + fault.Command("run", "--accept-gap="+r.Token)
-}
-
-// otherStrategy reports whether a relay that polls has another strategy than before.
-func (r *Refusal) otherStrategy() bool {
+// OtherStrategy reports whether a relay that polls has another strategy than before.
+func (r *Refusal) OtherStrategy() bool {
 	return r.Record != nil && r.Found.Poll != r.Record.Poll && r.Found.Poll != "" && r.Record.Poll != ""
 }
 
-// Commands are those that Hint may contain.
-func (r *Refusal) Commands() []fault.Advice {
-	switch {
-	case r.otherStrategy() && r.Reason != OtherSource:
-		return nil
-	case r.otherStrategy():
-		return []fault.Advice{{Command: fault.Command("recover")}}
-	case r.polls():
-		var all []fault.Advice
-		if r.Recoverable() {
-			all = append(all, fault.Advice{Command: fault.Command("recover")})
-		}
-		goOn := fault.Advice{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost does not publish them by itself"}
-		if r.claims() && r.Reason == TableReplaced {
-			goOn.GivesUp = "the rows of the former table that are not delivered"
-			return append(all, goOn)
-		}
-		if r.claims() {
-			goOn.GivesUp = "no event, but some may be delivered twice"
-			return append(all, goOn)
-		}
-		return append(all, fault.Advice{Command: fault.Command("verify")}, goOn, fault.Advice{Command: r.closing()})
-	}
-	goOn := fault.Advice{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost never publishes them"}
-	if r.Found.Tableless || r.Reason == OtherTables {
-		return []fault.Advice{goOn}
-	}
-	if r.NeedsSlot() && !r.Recoverable() {
-		return []fault.Advice{{Command: fault.Command("verify")}, goOn, {Command: r.closing()}}
-	}
-	return []fault.Advice{{Command: fault.Command("recover")}, goOn}
+// ChangesSource reports whether the configuration names another source than the record.
+func (r *Refusal) ChangesSource() bool { return r.Record != nil && !r.Record.of(&r.Found) }
+
+// Sources names what the record was written for, and what was found.
+func (r *Refusal) Sources() (was, found string) {
+	return sourceName(r.Record.Poll, r.Record.XIDColumn, r.Record.Slot), sourceName(r.Found.Poll, r.Found.XIDColumn, r.Found.Slot)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/records"
 	"github.com/walpost/walpost/relay/internal/sessions"
@@ -112,6 +113,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	err = advice.Of(err)
 	if !fault.Passing(err, l.worked) {
 		l.ended("refused", err)
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/records"
@@ -170,7 +171,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	case err == nil && len(rec.Accepted) > 0:
 		open := rec.Accepted[0]
 		return nil, fmt.Errorf("%w for recover: gap %s was accepted and is still open (%s). Publish its rows, which %s finds, and then run %s",
-			ErrNoGap, open.Token, open.Gap, fault.Command("verify"), checkpoint.CloseCommand(open.Token))
+			ErrNoGap, open.Token, open.Gap, fault.Command("verify"), advice.Close(open.Token))
 	case err == nil:
 		return nil, fmt.Errorf("%w: the slot exists, and the checkpoint fits it", ErrNoGap)
 	case errors.Is(err, checkpoint.ErrNoSlot):

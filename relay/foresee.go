@@ -6,6 +6,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/records"
 )
@@ -22,6 +23,7 @@ type Forecast struct {
 // would end with. It changes nothing and takes no slot, so a relay may run at the same time. A
 // missing slot is no error if no checkpoint knows it.
 func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Forecast, err error) {
+	defer func() { err = advice.Of(err) }()
 	r := New(cfg, source, nil, nil, store)
 	for {
 		stored, err := r.newest(ctx)

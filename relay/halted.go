@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/sessions"
@@ -44,6 +45,7 @@ func (r *Relay) Halt(err error, freed func()) {
 // fail ends the run because of err. Nothing more is read. If err needs a person, Run lingers so
 // that monitoring sees err.
 func (l *loop) fail(ctx context.Context, err error) error {
+	err = advice.Of(err)
 	if !fault.NeedsPerson(err) {
 		l.noteError(err, nil)
 		l.setState(Draining, err.Error())

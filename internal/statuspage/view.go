@@ -10,7 +10,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/service"
@@ -108,7 +108,7 @@ type AcceptedGap struct {
 func acceptedGapsOf(s *walpost.Status, now time.Time) []AcceptedGap {
 	all := []AcceptedGap{}
 	for _, a := range s.Accepted {
-		all = append(all, AcceptedGap{a.Token, a.Gap, max(0, now.Sub(a.Time).Seconds()), checkpoint.CloseCommand(a.Token)})
+		all = append(all, AcceptedGap{a.Token, a.Gap, max(0, now.Sub(a.Time).Seconds()), advice.Close(a.Token)})
 	}
 	return all
 }
