@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -49,7 +48,7 @@ const (
 	topicsTimeout = 30 * time.Second
 )
 
-// CheckKafka looks at the Kafka side of the preconditions. cfg is valid, checkpoint is the topic of the checkpoints, or empty, and name is
+// CheckKafka looks at the Kafka side of the conditions. cfg is valid, checkpoint is the topic of the checkpoints, or empty, and name is
 // the relay's name. It changes nothing: it only asks whether topics could be created. It calls expected once it has looked at the brokers, also if
 // it cannot reach them. Then it takes topicsTimeout at most.
 func CheckKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, expected func() Expected) []Finding {
@@ -70,12 +69,16 @@ func CheckKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, e
 	ctx, cancel := context.WithTimeout(ctx, topicsTimeout)
 	defer cancel()
 	c.clocks(ctx, want.DatabaseAhead)
-	c.cluster(ctx)
+	names := slices.Sorted(maps.Keys(want.Topics))
+	c.ask(ctx, names, checkpoint)
+	c.brokerSettings()
 	c.idempotent(ctx)
-	if len(want.Topics) == 0 && len(want.Patterns) > 0 {
+	if len(names) == 0 && len(want.Patterns) > 0 {
 		c.unnamed(ctx, checkpoint, want.Patterns)
 	}
-	c.topics(ctx, want.Topics)
+	for _, topic := range names {
+		c.topic(ctx, topic, want.Topics[topic])
+	}
 	if checkpoint != "" {
 		c.checkpoint(ctx, checkpoint, name)
 	}
@@ -98,11 +101,15 @@ type kafkaCheck struct {
 	now   func() time.Time
 	found []Finding
 
-	brokers int   // of the cluster
-	largest int   // max.message.bytes of the topics that rows go to
-	broker  int32 // one that answers
-	caps    bool  // every broker that answers caps min.insync.replicas, see capsMinISR
-	creates bool  // auto.create.topics.enable
+	// What the brokers say, by reach and ask.
+	brokers     int   // of the cluster
+	broker      int32 // one that answers
+	caps        bool  // every broker that answers caps min.insync.replicas, see capsMinISR
+	settings    map[string]string
+	settingsErr error
+	topics      map[string]*kafka.Topic // those that could be asked for
+	topicsErr   error
+	largest     int // max.message.bytes of the topics that rows go to
 	// ahead is how far the database's clock is ahead of the brokers' clock, if aheadKnown.
 	ahead      time.Duration
 	aheadKnown bool
@@ -112,42 +119,39 @@ func (c *kafkaCheck) add(name string, verdict Verdict, why string, steps ...fix.
 	c.found = append(c.found, Finding{Side: Kafka, Name: name, Verdict: verdict, Why: why, Fix: steps, Provider: c.fixes.provider})
 }
 
-// topics looks at the topics that records go to, all at once.
-func (c *kafkaCheck) topics(ctx context.Context, traffic map[string]Traffic) {
-	var names []string
-	for _, t := range slices.Sorted(maps.Keys(traffic)) {
-		if err := topicname.Check(t); err != nil {
-			c.add("topic "+t, Fail, err.Error(), fix.Words("Change router.route.topic.replacement or the value that it uses."))
-			continue
-		}
-		names = append(names, t)
+// ask asks the brokers once for their settings, and for all topics of the relay: those that rows go to, and its own.
+func (c *kafkaCheck) ask(ctx context.Context, rows []string, checkpoint string) {
+	names := append([]string{checkpoint}, rows...)
+	if c.cfg.Bury {
+		names = append(names, c.cfg.DeadLetters)
 	}
-	if len(names) == 0 {
-		return
+	if c.cfg.Park {
+		names = append(names, transactionState)
 	}
+	names = slices.DeleteFunc(append(names, c.cfg.Parking), func(n string) bool { return topicname.Check(n) != nil })
+	slices.Sort(names)
 	step, cancel := context.WithTimeout(ctx, askTimeout)
+	c.settings, c.settingsErr = kafka.BrokerSettings(step, c.cl, c.broker, "auto.create.topics.enable", "socket.request.max.bytes", stateReplication)
+	cancel()
+	step, cancel = context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	known, err := kafka.Topics(step, c.cl, names, topicSettings...)
-	if err != nil {
-		c.add("topics", Fail, "the brokers do not answer: "+err.Error())
-		return
-	}
-	for i := range known {
-		if known[i].Err == nil {
-			c.largest = max(c.largest, int(known[i].Limit()))
+	var all []kafka.Topic
+	all, c.topicsErr = kafka.Topics(step, c.cl, slices.Compact(names), topicSettings...)
+	c.topics = map[string]*kafka.Topic{}
+	for i := range all {
+		t := &all[i]
+		if c.topics[t.Name] = t; t.Err == nil && slices.Contains(rows, t.Name) {
+			c.largest = max(c.largest, int(t.Limit()))
 		}
-		c.topic(ctx, &known[i], traffic[known[i].Name])
 	}
 }
 
-// cluster judges what is set for all topics, as far as the brokers tell.
-func (c *kafkaCheck) cluster(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	kv, err := kafka.BrokerSettings(ctx, c.cl, c.broker, "auto.create.topics.enable", "socket.request.max.bytes")
-	if err != nil {
-		c.add("broker settings", OK, fmt.Sprintf("not checked, because the brokers do not report their settings (%v); walpost run does not need them", err))
-		return
+// known is a topic that was asked for. It is nil if there was no answer, or if no topic can have the name; then there is a finding.
+func (c *kafkaCheck) known(name, topic, rename string) *kafka.Topic {
+	if err := topicname.Check(topic); err != nil {
+		c.add(name, Fail, err.Error(), fix.Words(rename))
+	} else if c.topicsErr != nil {
+		c.add(name, Fail, "the brokers do not answer: "+said(c.topicsErr))
 	}
-	c.brokerSettings(kv)
+	return c.topics[topic]
 }

@@ -41,7 +41,7 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	name := what + " topic " + topic
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	t, refused := c.ownTopic(ctx, name, topic, used, sink.CreateLetterTopic, sink.LetterTopic, topicSettings...)
+	t, refused := c.ownTopic(ctx, name, topic, used, sink.CreateLetterTopic, sink.LetterTopic)
 	if refused != nil {
 		c.add(name+" size", Warn, "the brokers refuse to raise max.message.bytes to the size of a request ("+said(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
 	}
@@ -65,11 +65,9 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 
 // ownTopic describes a topic of walpost's own. If the topic does not exist and is used, ownTopic says whether create could create it
 // with the settings. It returns nil if there is no topic to judge. refused is why the brokers refuse the settings.
-func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool, create topicCreator, settings map[string]string, keys ...string) (t *kafka.Topic, refused error) {
-	t, err := kafka.DescribeTopic(ctx, c.cl, topic, keys...)
-	switch {
-	case err != nil:
-		c.add(name, Fail, said(err))
+func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool, create topicCreator, settings map[string]string) (t *kafka.Topic, refused error) {
+	switch t = c.known(name, topic, "Change the name of the topic in the configuration."); {
+	case t == nil:
 	case t.Err == nil:
 		c.leaders(name, t)
 		return t, nil

@@ -14,7 +14,6 @@ import (
 
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -43,7 +42,7 @@ func (c *kafkaCheck) idempotent(ctx context.Context) {
 }
 
 // transactionState is the brokers' own topic of transactions. They create it when the first transactional id is initialised.
-const transactionState = "__transaction_state"
+const transactionState, stateReplication = "__transaction_state", "transaction.state.log.replication.factor"
 
 // unknownProducer are the answers of brokers to the end of a transaction of a producer that none of them knows. NOT_COORDINATOR and the two
 // behind it are those of a broker that doesn't look for the producer.
@@ -79,7 +78,7 @@ func (c *kafkaCheck) transactional(ctx context.Context, id string) {
 			fix.Words("Use brokers that support transactions, or another policy than park_key in delivery.on_poison."))
 		return
 	}
-	if need := c.stateReplicas(ctx); need > c.brokers {
+	if need := c.stateReplicas(); need > c.brokers {
 		c.add(name, Fail, fmt.Sprintf("transaction.state.log.replication.factor is %d, more than the cluster has brokers (%d): it cannot create its topic %s, so there are no transactions, which park_key needs", need, c.brokers, transactionState),
 			c.fixes.broker(fmt.Sprintf("transaction.state.log.replication.factor=%d", c.brokers)), c.fixes.broker(fmt.Sprintf("transaction.state.log.min.isr=%d", max(1, c.brokers-1))))
 		return
@@ -88,17 +87,10 @@ func (c *kafkaCheck) transactional(ctx context.Context, id string) {
 }
 
 // stateReplicas is how many brokers it takes to create the topic transactionState; 0 if the topic exists, or if that is not known.
-func (c *kafkaCheck) stateReplicas(ctx context.Context) int {
-	t, err := kafka.DescribeTopic(ctx, c.cl, transactionState)
-	if err != nil || !errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
-		return 0
+func (c *kafkaCheck) stateReplicas() (n int) {
+	if t := c.topics[transactionState]; t != nil && errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
+		n, _ = strconv.Atoi(c.settings[stateReplication]) // 0 if it is not told
 	}
-	const setting = "transaction.state.log.replication.factor"
-	kv, err := kafka.BrokerSettings(ctx, c.cl, c.broker, setting)
-	if err != nil {
-		return 0
-	}
-	n, _ := strconv.Atoi(kv[setting]) // 0 if it is not told
 	return n
 }
 
@@ -108,12 +100,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	// A topic that cannot be read to its end would use up the caller's time.
 	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
 	defer cancel()
-	if err := topicname.Check(topic); err != nil {
-		c.add(name, Fail, err.Error(), fix.Words("Change checkpoint.topic."))
-		return
-	}
-	t, refused := c.ownTopic(ctx, name, topic, true, sink.CreateCheckpointTopic, sink.CheckpointTopic,
-		"min.insync.replicas", "cleanup.policy", "segment.ms", "segment.bytes", "min.cleanable.dirty.ratio")
+	t, refused := c.ownTopic(ctx, name, topic, true, sink.CreateCheckpointTopic, sink.CheckpointTopic)
 	if refused != nil {
 		c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each start of a relay may have to read a lot")
 	}

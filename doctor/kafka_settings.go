@@ -16,7 +16,7 @@ import (
 var topicSettings = []string{
 	"max.message.bytes", "min.insync.replicas", "unclean.leader.election.enable", "compression.type",
 	"message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "message.timestamp.difference.max.ms",
-	"cleanup.policy", "retention.ms", "retention.bytes",
+	"cleanup.policy", "retention.ms", "retention.bytes", "segment.ms", "segment.bytes", "min.cleanable.dirty.ratio",
 }
 
 const (
@@ -33,8 +33,8 @@ const (
 	usualRatio   = 0.5
 )
 
-// settings judges a topic's settings other than its replicas. It asks nobody. It does not judge a setting that the broker does not tell.
-func (c *kafkaCheck) settings(name, topic string, kv map[string]string, t Traffic) {
+// topicSettings judges a topic's settings other than its replicas. It asks nobody. It does not judge a setting that the broker does not tell.
+func (c *kafkaCheck) topicSettings(name, topic string, kv map[string]string, t Traffic) {
 	set := func(kv string) fix.Step { return c.fixes.topic(topic, kv) }
 	c.size(name, topic, kv, t.Largest)
 	c.timestamps(name, topic, kv, t.Newest)
@@ -156,8 +156,12 @@ func (c *kafkaCheck) checkpointSettings(name, topic string, kv map[string]string
 }
 
 // brokerSettings judges what is set for all topics.
-func (c *kafkaCheck) brokerSettings(kv map[string]string) {
-	c.creates = kv["auto.create.topics.enable"] == "true"
+func (c *kafkaCheck) brokerSettings() {
+	if c.settingsErr != nil {
+		c.add("broker settings", OK, fmt.Sprintf("not checked, because the brokers do not report their settings (%v); walpost run does not need them", c.settingsErr))
+		return
+	}
+	kv := c.settings
 	switch auto := kv["auto.create.topics.enable"]; {
 	case auto == "true" && !c.cfg.Topics.Create:
 		c.add("auto.create.topics.enable", Warn, "the brokers create a missing topic with their defaults for every client that asks for it: a consumer with a wrong topic name creates a topic, and a topic of walpost may get too few partitions",

@@ -254,7 +254,7 @@ func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
 		got = lines(CheckKafka(ctx, config(c.ListenAddrs()), "cp", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} }))
 		cancel()
 	}
-	has(t, got, "brokers: ok", "broker settings: ok: not checked", "idempotent producing: FAIL: the brokers assign no producer id: no answer", "topics: FAIL: the brokers do not answer", "checkpoint topic cp: FAIL")
+	has(t, got, "brokers: ok", "broker settings: ok: not checked", "idempotent producing: FAIL: the brokers assign no producer id: no answer", "topic a: FAIL: the brokers do not answer", "checkpoint topic cp: FAIL")
 }
 
 // Before Kafka 2.8 the right to write to a topic was not enough.

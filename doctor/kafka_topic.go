@@ -17,10 +17,13 @@ import (
 	"github.com/walpost/walpost/internal/kafka"
 )
 
-// topic judges one topic by what the brokers say of it.
-func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
-	topic, name := is.Name, "topic "+is.Name
+// topic judges one topic that records go to.
+func (c *kafkaCheck) topic(ctx context.Context, topic string, t Traffic) {
+	name := "topic " + topic
+	is := c.known(name, topic, "Change router.route.topic.replacement or the value that it uses.")
 	switch {
+	case is == nil:
+		return
 	case errors.Is(is.Err, kerr.UnknownTopicOrPartition) && c.cfg.Topics.Create:
 		how := c.newTopic(topic)
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -29,7 +32,7 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 		if c.creatable(name, how, made, err) {
 			c.add(name, OK, "the topic is missing and will be created (kafka.topics.create)"+with(made))
 			if made := settingsOf(made); len(made) > 0 {
-				c.settings(name, topic, made, t)
+				c.topicSettings(name, topic, made, t)
 			}
 		}
 		return
@@ -72,7 +75,7 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+said(is.Refused))
 	default:
 		c.replicas(name, is)
-		c.settings(name, topic, is.Settings, t)
+		c.topicSettings(name, topic, is.Settings, t)
 	}
 }
 
@@ -112,7 +115,7 @@ func (c *kafkaCheck) unnamed(ctx context.Context, checkpoint string, patterns []
 	if slices.Contains(patterns, "*") {
 		why = "each row names its own topic: an event whose topic does not exist waits until somebody creates the topic"
 	}
-	if c.creates {
+	if c.settings["auto.create.topics.enable"] == "true" {
 		why += ", because walpost does not use auto.create.topics.enable"
 	}
 	c.add(name, Warn, why, fix.Key{Name: "kafka.topics.create", Value: "true"}, fix.Words("Or create each topic before its first event, for example:"),

@@ -67,7 +67,7 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 			key, value, _ := strings.Cut(set, "=")
 			kv[key] = value
 		}
-		k.settings("topic t", "t", kv, c.traffic)
+		k.topicSettings("topic t", "t", kv, c.traffic)
 		switch {
 		case c.want == "" && len(k.found) > 0, c.want != "" && len(k.found) != 1:
 			t.Errorf("%s %+v: %s", c.settings, c.traffic, lines(k.found))
@@ -80,10 +80,10 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 
 func TestRecordsWithoutAKeyAreRefusedByACompactedTopic(t *testing.T) {
 	k := settled("snappy")
-	k.settings("topic t", "t", map[string]string{"cleanup.policy": "compact,delete"}, Traffic{Keyless: true})
+	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "compact,delete"}, Traffic{Keyless: true})
 	has(t, lines(k.found), "topic t cleanup: warn", "topic t keys: warn: a row of the table has no key")
 	k = settled("snappy")
-	k.settings("topic t", "t", map[string]string{"cleanup.policy": "delete"}, Traffic{Keyless: true})
+	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "delete"}, Traffic{Keyless: true})
 	if len(k.found) > 0 {
 		t.Error(lines(k.found))
 	}
@@ -91,7 +91,7 @@ func TestRecordsWithoutAKeyAreRefusedByACompactedTopic(t *testing.T) {
 
 func TestAnEmptyCompressionIsTheDefault(t *testing.T) {
 	k := settled("")
-	k.settings("topic t", "t", map[string]string{"compression.type": "snappy"}, Traffic{})
+	k.topicSettings("topic t", "t", map[string]string{"compression.type": "snappy"}, Traffic{})
 	if len(k.found) > 0 {
 		t.Error(lines(k.found))
 	}
@@ -124,14 +124,14 @@ func TestADatabaseThatIsAheadOfTheBrokers(t *testing.T) {
 	for ahead, fails := range map[time.Duration]bool{time.Hour: false, time.Hour + time.Millisecond: true, -2 * time.Hour: false} {
 		k := settled("snappy")
 		k.ahead, k.aheadKnown = ahead, true
-		k.settings("topic t", "t", kv, Traffic{})
+		k.topicSettings("topic t", "t", kv, Traffic{})
 		if fails != (len(k.found) == 1 && k.found[0].Verdict == Fail) || !fails && len(k.found) > 0 {
 			t.Errorf("ahead %s: %s", ahead, lines(k.found))
 		}
 	}
 	k := settled("snappy")
 	k.ahead = 2 * time.Hour // and not known
-	if k.settings("topic t", "t", kv, Traffic{}); len(k.found) > 0 {
+	if k.topicSettings("topic t", "t", kv, Traffic{}); len(k.found) > 0 {
 		t.Error(lines(k.found))
 	}
 }
@@ -189,7 +189,8 @@ func TestJudgementOfTheBrokersSettings(t *testing.T) {
 	} {
 		k := settled("snappy")
 		k.cfg.Topics.Create = c.create
-		k.brokerSettings(c.settings)
+		k.settings = c.settings
+		k.brokerSettings()
 		if got := lines(k.found); c.want == "" && got != "" || !strings.HasPrefix(got, c.want) {
 			t.Errorf("%v: %s", c.settings, got)
 		}
@@ -232,7 +233,8 @@ func TestWhatIsNotToldIsSaid(t *testing.T) {
 		Name: "t", Operations: -1 << 31, Refused: kerr.UnsupportedVersion,
 		Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: []int32{1}, ISR: []int32{1}}},
 	}
-	k.topic(t.Context(), is, Traffic{})
+	k.topics = map[string]*kafka.Topic{is.Name: is}
+	k.topic(t.Context(), is.Name, Traffic{})
 	got := lines(k.found)
 	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not report whether", "topic t settings: warn: the brokers do not report the topic's settings: UNSUPPORTED_VERSION")
 	hasNot(t, got, "FAIL")
