@@ -75,7 +75,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"few connections", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.ConnLimit = 5 }, Warn, "connection limit", "may have 5", "CONNECTION LIMIT"},
 		{"enough connections", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.ConnLimit = 6 }, "", "connection limit", "", ""},
 		{"no SELECT", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Tables[0].Readable = false }, Warn, "reading public.outbox", "may not read", "GRANT SELECT"},
-		{"row-level security", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.Secured = []string{"outbox"} }, Warn, "row-level security", "outbox", "BYPASSRLS"},
+		{"row-level security", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Tables[0].Secured = true }, Warn, "row-level security", "outbox", "BYPASSRLS"},
 		{"a standby slot that is missing", func(c *replication.Config, _ *ipg.Facts, x *examination) { c.Failover, x.WaitsFor = true, "s1, s2" }, Fail, "synchronized_standby_slots", "names s1, which is not a physical slot", "synchronized_standby_slots = 's2';"},
 		{"one that is lost", func(c *replication.Config, _ *ipg.Facts, x *examination) {
 			c.Failover, x.WaitsFor, x.Slots = true, "s1", slots(false, true)

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -36,7 +35,6 @@ type settings struct {
 	Transaction  int64    `json:"transaction_timeout"` // likewise; 0 before 17
 	WorkMem      int64    `json:"work_mem"`            // logical_decoding_work_mem, in kB, as a walsender of ours has it
 	Spilled      *spillFacts
-	Secured      []string
 	archives     []*cleanup.Archive
 	cleaned      []cleanedTable
 	remote       net.Addr // of the server
@@ -91,7 +89,7 @@ func (x *examination) examineSettings(ctx context.Context, conn *pgconn.PgConn, 
 		_, x.encrypted = c.(*tls.Conn)
 	}
 	for _, look := range []func(context.Context, *pgconn.PgConn) error{
-		x.readCleanup, x.readPolicies,
+		x.readCleanup,
 		func(ctx context.Context, conn *pgconn.PgConn) error { return x.readRate(ctx, conn, pause) },
 	} {
 		if err = look(ctx, conn); gone(err) {
@@ -115,20 +113,6 @@ func (x *examination) judge() {
 	x.standbys()
 	x.cleanup()
 	x.messages()
-}
-
-// readPolicies reads which tables hide rows from the role.
-func (x *examination) readPolicies(ctx context.Context, conn *pgconn.PgConn) error {
-	oids := existing(x.f.Tables)
-	if len(oids) == 0 {
-		return nil
-	}
-	list, err := pg.Rows[struct{ Name string }](ctx, conn, "read row-level security",
-		"SELECT oid::regclass::text AS name FROM pg_class WHERE oid IN ("+strings.Join(oids, ", ")+") AND row_security_active(oid)")
-	for _, s := range list {
-		x.Secured = append(x.Secured, s.Name)
-	}
-	return err
 }
 
 // readRate looks at the WAL twice.
@@ -179,14 +163,15 @@ func (x *examination) rights() {
 			"role %s cannot see the sessions of other roles: if a session holds WAL back, walpost knows only its process id", s.Role)
 	}
 	for i := range x.f.Tables {
-		if t := &x.f.Tables[i]; t.Exists() && !t.Readable {
+		t := &x.f.Tables[i]
+		if t.Exists() && !t.Readable {
 			x.Warn("reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, s.Role)),
 				"role %s may not read %s: a snapshot, walpost recover and a cleanup would fail", s.Role, t.Table)
 		}
-	}
-	for _, name := range x.Secured {
-		x.Warn("row-level security", fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", pg.QuoteIdent(s.Role))), fix.Words("or add a policy that shows it every row.")},
-			"row-level security of %s applies to role %s: the stream has every row, but a snapshot and walpost recover miss some", name, s.Role)
+		if t.Secured {
+			x.Warn("row-level security", fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", pg.QuoteIdent(s.Role))), fix.Words("or add a policy that shows it every row.")},
+				"row-level security of %s applies to role %s: the stream has every row, but a snapshot and walpost recover miss some", t.Table, s.Role)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// Facts are what the catalog of a server says about everything that polling rests on.
+// Facts are what the catalog of a server says about everything that polling rests on. What follows Table is read by one query.
 type Facts struct {
 	Server pg.Server
 	Table  pg.TableFacts
@@ -49,38 +49,28 @@ func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, e
 	if err := (pg.Names{Tables: []pg.Table{s.Table}}).DescribePublished(ctx, conn, &all); err != nil {
 		return nil, err
 	}
-	f := &Facts{Server: server, Table: all.Tables[0]}
-	if !f.Table.Exists() {
-		return f, nil
+	table := &all.Tables[0]
+	if !table.Exists() {
+		return &Facts{Server: server, Table: *table}, nil
 	}
-	more, err := pg.Row[struct {
-		Index, Notify, Commits, Prepares bool
-		Cache                            int64
-		Updatable, Deletable             bool
-		ByOrder                          bool `json:"by_order"`
-		ByKey                            bool `json:"by_key"`
-		Guards                           []string
-		Unique                           bool
-	}](ctx, conn, "read the indexes and triggers of the table", fmt.Sprintf(`SELECT current_setting('track_commit_timestamp') = 'on' AS commits,
+	f, err := pg.Row[Facts](ctx, conn, "read the indexes and triggers of the table", fmt.Sprintf(`SELECT current_setting('track_commit_timestamp') = 'on' AS committimes,
  current_setting('max_prepared_transactions')::int > 0 AS prepares,
  %[2]s AS index,
  coalesce((SELECT bool_and(has_column_privilege(a.attrelid, a.attnum, 'UPDATE')) FROM pg_attribute a WHERE a.attrelid = %[1]d AND a.attname = ANY (%[6]s) AND NOT a.attisdropped), false) AS updatable,
  ARRAY(SELECT 'trigger ' || tgname FROM pg_trigger WHERE tgrelid = %[1]d AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 3 = 3 AND tgtype & %[9]d > 0 AND tgattr = ''
   UNION SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class = %[1]d AND ev_enabled <> 'D' AND ev_type IN ('2', '4') ORDER BY 1) AS guards,
  EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] WHERE i.indrelid = %[1]d AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attname = %[5]s) AS unique,
- has_table_privilege(%[1]d, 'DELETE') AS deletable, %[7]s AS by_order, %[8]s AS by_key,
+ has_table_privilege(%[1]d, 'DELETE') AS deletable, %[7]s AS openbyorder, %[8]s AS openbykey,
  EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = %[1]d AND t.tgenabled <> 'D' AND p.prosrc LIKE '%%' || %[3]s || '%%') AS notify,
  coalesce((SELECT q.seqcache FROM pg_sequence q WHERE q.seqrelid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass), 0) AS cache`,
-		f.Table.OID, hasIndex(f.Table.OID, allRows, s.XIDColumn, s.OrderColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(f.Table.Relation)),
-		workerColumns(), hasIndex(f.Table.OID, openRows, s.OrderColumn), hasIndex(f.Table.OID, openRows, s.Key(f.Table.Relation), s.OrderColumn), s.writes()))
+		table.OID, hasIndex(table.OID, allRows, s.XIDColumn, s.OrderColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(table.Relation)),
+		workerColumns(), hasIndex(table.OID, openRows, s.OrderColumn), hasIndex(table.OID, openRows, s.Key(table.Relation), s.OrderColumn), s.writes()))
+	f.Server, f.Table, f.Unique = server, *table, f.Unique || f.Cache > 0
 	if f.Hidden = pg.SQLState(err) == pg.StateNoRight; f.Hidden {
 		f.Table.Readable = false
-		return f, nil
+		return &f, nil
 	}
-	f.Guards, f.Unique = more.Guards, more.Unique || more.Cache > 0
-	f.Updatable, f.Deletable, f.OpenByOrder, f.OpenByKey = more.Updatable, more.Deletable, more.ByOrder, more.ByKey
-	f.Index, f.Notify, f.Cache, f.CommitTimes, f.Prepares = more.Index, more.Notify, more.Cache, more.Commits, more.Prepares
-	return f, err
+	return &f, err
 }
 
 // writes is what workers do to a row, as bits of pg_trigger.tgtype: UPDATE, and with the strategy delete

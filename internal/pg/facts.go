@@ -173,6 +173,7 @@ type TableFacts struct {
 	Owner       string
 	Owned       bool // by a role that we are
 	Readable    bool
+	Secured     bool     // row-level security hides rows from us
 	Similar     []string // where the table does not exist: names that differ in case only
 	NoSchema    bool     `json:"no_schema"`
 	Root        string   // of a partition: its topmost table
@@ -245,7 +246,7 @@ func tablesQuery(tables []Table) string {
 	}
 	return `SELECT c.oid, c.relkind AS kind, c.relpersistence AS persistence, c.relreplident AS identity,
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
- pg_get_userbyid(c.relowner) AS owner, pg_has_role(c.relowner, 'USAGE') AS owned, has_schema_privilege(c.relnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable,
+ pg_get_userbyid(c.relowner) AS owner, pg_has_role(c.relowner, 'USAGE') AS owned, has_schema_privilege(c.relnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable, row_security_active(c.oid) AS secured,
  CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::regclass::text END AS root,
  CASE c.relkind WHEN 'p' THEN (SELECT json_agg(json_build_object('oid', p.oid::bigint, 'schema', pn.nspname, 'name', p.relname, 'kind', p.relkind, 'persistence', p.relpersistence) ORDER BY pn.nspname, p.relname)
    FROM pg_partition_tree(c.oid) below JOIN pg_class p ON p.oid = below.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace WHERE below.level > 0) END AS partitions,
