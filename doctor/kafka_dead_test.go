@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
@@ -76,37 +75,6 @@ func TestTheFateOfARefusedRecord(t *testing.T) {
 			t.Error(got)
 		}
 	}
-}
-
-func TestTheCheckLeavesTransactionsAlone(t *testing.T) {
-	theCheckLeavesTransactionsAlone(t, testenv.FakeKafka(t, kfake.SeedTopics(1, "parked")).ListenAddrs(), "parked")
-}
-
-func theCheckLeavesTransactionsAlone(t *testing.T, brokers []string, topic string) {
-	cfg := config(brokers)
-	relay, err := kgo.NewClient(append(cfg.Options(), kgo.TransactionalID("n"), kgo.DefaultProduceTopic(topic))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer relay.Close()
-	cfg.Parking, cfg.Park = topic, true
-	for range 3 {
-		if err := relay.BeginTransaction(); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			has(t, looked(t, cfg, nil, ""), "transactional id n: ok")
-			if err := relay.ProduceSync(t.Context(), kgo.StringRecord("v")).FirstErr(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := relay.EndTransaction(t.Context(), kgo.TryCommit); err != nil {
-			t.Fatal(err)
-		}
-	}
-	has(t, looked(t, cfg, nil, ""), "transactional id n: ok")
-	cfg.Park = false
-	hasNot(t, looked(t, cfg, nil, ""), "transactional")
 }
 
 // Brokers without transactions, and a cluster that is too small for their topic.

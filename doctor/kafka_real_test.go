@@ -220,7 +220,30 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 // The check doesn't fence a relay that runs, even in the midst of a transaction.
 func TestRealTheCheckLeavesTransactionsAlone(t *testing.T) {
 	k := testenv.Kafka(t)
-	theCheckLeavesTransactionsAlone(t, k.Brokers(), k.Topic(t, 1, nil))
+	cfg, topic := config(k.Brokers()), k.Topic(t, 1, nil)
+	relay, err := kgo.NewClient(append(cfg.Options(), kgo.TransactionalID("n"), kgo.DefaultProduceTopic(topic))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	cfg.Parking, cfg.Park = topic, true
+	for range 3 {
+		if err := relay.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			has(t, looked(t, cfg, nil, ""), "transactional id n: ok")
+			if err := relay.ProduceSync(t.Context(), kgo.StringRecord("v")).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := relay.EndTransaction(t.Context(), kgo.TryCommit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has(t, looked(t, cfg, nil, ""), "transactional id n: ok")
+	cfg.Park = false
+	hasNot(t, looked(t, cfg, nil, ""), "transactional")
 }
 
 var configLine = regexp.MustCompile(`kafka-configs\.sh \S+ \S+ --alter --entity-type topics --entity-name (\S+) --add-config ([\w.]+)=(\S+)`)

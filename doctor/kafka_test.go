@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/internal/testenv/short"
 	"github.com/walpost/walpost/sink"
@@ -255,32 +254,6 @@ func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
 		cancel()
 	}
 	has(t, got, "brokers: ok", "broker settings: ok: not checked", "idempotent producing: FAIL: the brokers assign no producer id: no answer", "topic a: FAIL: the brokers do not answer", "checkpoint topic cp: FAIL")
-}
-
-// Before Kafka 2.8 the right to write to a topic was not enough.
-func TestCheckAsksForAProducerID(t *testing.T) {
-	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "secret"))
-	c.ControlKey(int16(kmsg.InitProducerID), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		if id := r.(*kmsg.InitProducerIDRequest).TransactionalID; id != nil {
-			t.Errorf("asked for the transactional id %s", *id)
-		}
-		resp := r.ResponseKind().(*kmsg.InitProducerIDResponse)
-		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
-		return resp, nil, true
-	})
-	cfg := config(c.ListenAddrs())
-	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
-	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "idempotent producing: FAIL: the brokers assign no producer id",
-		"--command-config admin.properties --add --allow-principal User:relay --operation IdempotentWrite --cluster", "topic a: ok")
-}
-
-func TestCheckFindsATopicThatMayNotBeWritten(t *testing.T) {
-	describe := kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: "a", Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: kmsg.ACLOperationDescribe, Allow: true}
-	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.EnableACLs(), kfake.User("PLAIN", "relay", "secret", describe))
-	cfg := config(c.ListenAddrs())
-	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
-	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "topic a: FAIL: the relay's user may not write to the topic\n\tfix kafka-acls.sh --bootstrap-server "+
-		c.ListenAddrs()[0]+" --command-config admin.properties --add --allow-principal User:relay --operation Write --topic a\n")
 }
 
 // If the brokers refuse the settings that keep the checkpoint topic small, the check says so before the topic is created.

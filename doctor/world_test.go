@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,39 +83,24 @@ func (w *world) slotOf(plugin string) string {
 	return fmt.Sprintf("SELECT pg_create_logical_replication_slot('%s', '%s')", w.cfg.Slot, plugin)
 }
 
-// What a start refuses, the doctor reports with the same fix, and it looks at the rest all the same.
+// What a start refuses, the doctor reports with the same fix, and it looks at the rest all the same. Which of the list a start refuses is
+// tested with the list.
 func TestTheDoctorReportsWhatAStartRefuses(t *testing.T) {
 	taken := regexp.MustCompile(`after \d+/\d+`) // every look at the rows takes a new bound for the fix
 	fix := func(text string) string { return taken.ReplaceAllString(text, "after a bound") }
-	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
-		for name, sql := range map[string][]string{
-			"no table":       nil,
-			"unlogged":       {strings.Replace(outboxTable, "CREATE TABLE", "CREATE UNLOGGED TABLE", 1)},
-			"no column":      {"CREATE TABLE outbox (id int PRIMARY KEY)"},
-			"no inserts":     {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'delete')"},
-			"other table":    {outboxTable, "CREATE TABLE b (id int)", "CREATE PUBLICATION walpost FOR TABLE b"},
-			"other plugin":   {outboxTable, publicationForOutbox, "SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')"},
-			"no publication": {outboxTable, "SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')"},
-			"rows":           {outboxTable, insertRow},
-		} {
-			t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t, pg, sql...)
-				err := w.open()
-				if err == nil {
-					t.Fatal("opened")
-				}
-				found := w.examine()
-				var fails []Finding
-				for _, f := range found {
-					if f.Verdict == Fail {
-						fails = append(fails, f)
-					}
-				}
-				if len(fails) == 0 || !strings.Contains(err.Error(), fails[0].Why) || fix(fault.Hint(err)) != fix(fails[0].FixText()) || len(found) < 10 {
-					t.Errorf("refused: %v (%s)\nfound: %+v", err, fault.Hint(err), found)
-				}
-			})
-		}
-	})
+	for name, sql := range map[string][]string{"no_table": nil, "rows": {outboxTable, insertRow}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, testenv.Postgres(t, ""), sql...)
+			err := w.open()
+			if err == nil {
+				t.Fatal("opened")
+			}
+			found := w.examine()
+			i := slices.IndexFunc(found, func(f Finding) bool { return f.Verdict == Fail })
+			if i < 0 || !strings.Contains(err.Error(), found[i].Why) || fix(fault.Hint(err)) != fix(found[i].FixText()) || len(found) < 10 {
+				t.Errorf("refused: %v (%s)\nfound: %+v", err, fault.Hint(err), found)
+			}
+		})
+	}
 }

@@ -1,7 +1,6 @@
 package poll
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/condition"
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -109,45 +107,27 @@ func (s *Settings) needs(l *condition.List, f *Facts) {
 	misconfigured := func(name string, by fix.Fix, why string, args ...any) {
 		l.Unmet(condition.Misconfigured, name, by, why, args...)
 	}
-	if v := f.Server.Version; v < pg.MinVersion {
-		fail("version", fix.ByWords("Upgrade Postgres to 14 or newer."), "Postgres is version %d.%d; 14 is the oldest version that walpost supports", v/10000, v%10000)
+	if !l.Version(&f.Server) {
 		return
 	}
 	if f.Server.Recovery {
 		fail("primary", fix.ByWords("Point source.dsn at the primary."), "the server is a standby, and polling needs the primary")
 	}
 	t := &f.Table
-	name, sql := "table "+t.Table.String(), t.Table.SQL()
-	switch {
-	case !t.Exists() && len(t.Similar) > 0:
-		fail(name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
-			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
+	if !l.Table(condition.Start, t, f.Server.Database, fix.ByWords("Correct source.table, or create the table: walpost setup prints the SQL.")) {
 		return
-	case !t.Exists():
-		fail(name, fix.ByWords("Correct source.table, or create the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, f.Server.Database)
-		return
-	case t.Kind != "r" && t.Kind != "p":
-		fail(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is not a table", t.Table)
-		return
-	case t.Persistence != "p":
-		fail(name, fix.BySQL("ALTER TABLE "+sql+" SET LOGGED;"), "table %s is not permanent: a crash of the server empties it", t.Table)
-	case !t.Readable:
+	}
+	if !t.Readable {
 		l.Unmet(condition.Privilege, "reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, f.Server.Role)), "role %s may not read %s", f.Server.Role, t.Table)
 		if f.Hidden {
 			return
 		}
 	}
+	sql := t.Table.SQL()
 	rel := t.Relation
 	if s.Needs != nil {
-		mapped := "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + sql + "."
-		needs, err := s.Needs(rel)
-		if err != nil {
-			misconfigured("columns of "+t.Table.String(), fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err)
+		if _, fits := l.Columns(t, s.Needs); !fits {
 			return
-		}
-		needs = slices.DeleteFunc(slices.Clone(needs), func(n string) bool { return rel.Index(n) >= 0 })
-		if len(needs) > 0 {
-			fail("columns of "+t.Table.String(), fix.ByWords(mapped), "table %s has no column %s", t.Table, strings.Join(needs, ", "))
 		}
 	}
 	order := fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY;", sql, pg.QuoteIdent(s.OrderColumn))

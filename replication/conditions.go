@@ -1,7 +1,6 @@
 package replication
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,11 +65,14 @@ func (j *judgement) fail(name string, by fix.Fix, why string, args ...any) {
 
 // lose is fail for a condition without which a slot that exists loses events.
 func (j *judgement) lose(name string, by fix.Fix, why string, args ...any) {
-	need := condition.Start
+	j.Unmet(j.loses(), name, by, why, args...)
+}
+
+func (j *judgement) loses() condition.Need {
 	if j.known() {
-		need = condition.Losing
+		return condition.Losing
 	}
-	j.Unmet(need, name, by, why, args...)
+	return condition.Start
 }
 
 // misconfigured is fail if the configuration must change.
@@ -91,12 +93,9 @@ func (j *judgement) foreign() bool {
 
 func (j *judgement) server() {
 	s := &j.f.Server
-	if s.Version < pg.MinVersion {
-		j.fail("version", fix.ByWords("Upgrade Postgres to 14 or newer."),
-			"Postgres is version %d.%d; 14 is the oldest version that walpost supports", s.Version/10000, s.Version%10000)
+	if !j.Version(s) {
 		return
 	}
-	j.OK("version", "Postgres %d.%d", s.Version/10000, s.Version%10000)
 	if s.Recovery && s.Version < pg.StandbyVersion {
 		j.fail("primary", fix.ByWords("Point source.dsn at the primary."),
 			"the server is a standby of version %d.%d; logical decoding on a standby needs 16 or newer", s.Version/10000, s.Version%10000)
@@ -204,25 +203,9 @@ func (j *judgement) published() {
 	}
 }
 
-// tableName is the name of the precondition that a table exists.
-func tableName(t pg.Table) string { return "table " + t.String() }
-
 func (j *judgement) table(t *pg.TableFacts) {
-	name := tableName(t.Table)
-	switch {
-	case !t.Exists() && len(t.Similar) > 0:
-		j.lose(name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
-			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
-	case !t.Exists():
-		j.lose(name, j.missingTable(), "table %s does not exist in database %s", t.Table, j.f.Server.Database)
-	case t.Kind != "r" && t.Kind != "p":
-		j.lose(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is a %s: only tables are in the WAL", t.Table, kinds[t.Kind])
-	case t.Persistence == "u":
-		j.lose(name, fix.BySQL("ALTER TABLE "+t.Table.SQL()+" SET LOGGED;"), "table %s is UNLOGGED: its rows are not in the WAL", t.Table)
-	case t.Persistence == "t":
-		j.lose(name, fix.ByWords("Set source.table to a permanent table."), "table %s is temporary: its rows are not in the WAL", t.Table)
-	default:
-		j.OK(name, "table %s exists", t.Table)
+	if j.Table(j.loses(), t, j.f.Server.Database, j.missingTable()) {
+		j.OK(condition.TableName(t.Table), "table %s exists", t.Table)
 		j.columns(t)
 	}
 }
@@ -244,26 +227,22 @@ func (j *judgement) missingTable() fix.Fix {
 		"Don't create a new table under the old name: walpost would leave out what is written into the renamed one.", j.cfg.Publication, strings.Join(others, ", ")))
 }
 
-var kinds = map[string]string{"v": "view", "m": "materialized view", "f": "foreign table"}
-
 // columns judges what the router needs, in the table and in what is published of it.
 func (j *judgement) columns(t *pg.TableFacts) {
 	if j.cfg.Needs == nil {
 		return
 	}
 	name := "columns of " + t.Table.String()
-	mapped := "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + t.Table.SQL() + "."
-	needs, err := j.cfg.Needs(t.Relation)
-	if err != nil {
-		j.misconfigured(name, fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err)
+	all, fits := j.Columns(t, j.cfg.Needs)
+	if !fits {
 		return
 	}
-	all := needs
+	needs := all
 	// The router may do without a column that is not published (table.field.additional.missing).
 	if enough, err := j.cfg.Needs(t.Streamed(j.f.Publication, j.f.Server.Version)); err == nil {
 		needs = enough
 	}
-	var missing, generated, unlisted []string
+	var generated, unlisted []string
 	var published *pg.PublishedTable
 	if p := j.f.Publication; p != nil {
 		published = p.Table(t.Table)
@@ -271,8 +250,7 @@ func (j *judgement) columns(t *pg.TableFacts) {
 	for _, need := range needs {
 		i := t.Relation.Index(need)
 		if i < 0 {
-			missing = append(missing, need)
-			continue
+			continue // Columns says it
 		}
 		switch isGenerated := t.Relation.Columns[i].Generated; {
 		case published != nil && published.Columns != nil && !slices.Contains(published.Columns, need):
@@ -284,13 +262,6 @@ func (j *judgement) columns(t *pg.TableFacts) {
 		case isGenerated && (j.f.Server.Version < 180000 || published == nil):
 			generated = append(generated, need)
 		}
-	}
-	if len(missing) > 0 {
-		has := make([]string, len(t.Relation.Columns))
-		for i, c := range t.Relation.Columns {
-			has[i] = c.Name
-		}
-		j.fail(name, fix.ByWords(mapped), "table %s has no column %s (it has %s)", t.Table, strings.Join(missing, ", "), strings.Join(has, ", "))
 	}
 	if len(generated) > 0 {
 		j.fail(name, fix.ByWords("Use an ordinary column, filled by the application."),

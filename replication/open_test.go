@@ -136,16 +136,15 @@ const publicationForOutbox = "CREATE PUBLICATION walpost FOR TABLE public.outbox
 
 // refusals are what a start finds wrong: the world, what Open says and how, and the statement that its hint has.
 var refusals = []struct {
-	name     string
-	min      int
-	sql      []string
-	slot     string // plugin of a slot that is made after sql
-	after    []string
-	cfg      func(*Config)
-	error    string
-	behaves  string
-	hint     string
-	examined string // where Examine words it differently
+	name    string
+	min     int
+	sql     []string
+	slot    string // plugin of a slot that is made after sql
+	after   []string
+	cfg     func(*Config)
+	error   string
+	behaves string
+	hint    string
 }{
 	{name: "no table", error: "table public.outbox does not exist in database", behaves: "fail", hint: "walpost setup"},
 	{
@@ -156,7 +155,7 @@ var refusals = []struct {
 		name: "a table in another case", sql: []string{`CREATE TABLE public."outBox" (id int)`}, cfg: func(c *Config) { c.Tables = []string{"public.outBox"} },
 		error: `table public.outbox does not exist, but public."outBox" does`, behaves: "fail", hint: `'public."outBox"'`,
 	},
-	{name: "a view", sql: []string{`CREATE VIEW public.outbox AS SELECT 1 AS id`}, error: "public.outbox is a view", behaves: "fail", hint: "source.table"},
+	{name: "a view", sql: []string{`CREATE VIEW public.outbox AS SELECT 1 AS id`}, error: "public.outbox is a view, not a table", behaves: "fail", hint: "source.table"},
 	{
 		name: "an unlogged table", sql: []string{strings.Replace(outboxTable, "CREATE", "CREATE UNLOGGED", 1)},
 		error: "table public.outbox is UNLOGGED", behaves: "fail", hint: `ALTER TABLE "public"."outbox" SET LOGGED;`,
@@ -212,7 +211,7 @@ var refusals = []struct {
 	},
 	{
 		name: "the table taken out under a slot", sql: []string{outboxTable, publicationForOutbox}, slot: "pgoutput", after: []string{"ALTER PUBLICATION walpost DROP TABLE outbox"},
-		error: "publication walpost does not contain table public.outbox; events after", behaves: "person", hint: "ADD TABLE", examined: "publication walpost does not contain table public.outbox",
+		error: "publication walpost does not contain table public.outbox; events after", behaves: "person", hint: "ADD TABLE",
 	},
 	{
 		name: "a publication without inserts", sql: []string{outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'update')"},
@@ -318,15 +317,6 @@ func TestOpenRefusesWhatCannotWorkAndSaysWhatToRun(t *testing.T) {
 				}
 				if after := w.value("SELECT count(*) FROM pg_replication_slots") + w.value("SELECT count(*) FROM pg_publication"); before != after {
 					t.Errorf("slots and publications went from %s to %s", before, after)
-				}
-				// The doctor reports the same values.
-				want := r.examined
-				if want == "" {
-					want = r.error
-				}
-				found := w.unmet()
-				if len(found) == 0 || !strings.Contains(found[0].Why, want) || !strings.Contains(found[0].Fix.Text(""), r.hint) {
-					t.Errorf("unmet: %+v, want %q", found, want)
 				}
 			})
 		}

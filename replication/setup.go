@@ -239,7 +239,7 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 		opts.Unmet = append(opts.Unmet, *bad)
 	}
 	for _, bad := range condition.Unmet(s.cfg.Conditions(&able, f.Slot == nil))[len(opts.Unmet):] {
-		if !slices.ContainsFunc(opts.Tables, func(t pg.Table) bool { return bad.Name == tableName(t) }) {
+		if !slices.ContainsFunc(opts.Tables, func(t pg.Table) bool { return bad.Name == condition.TableName(t) }) {
 			unfit = append(unfit, *bad)
 		}
 	}
@@ -281,7 +281,7 @@ func (c *Config) misfits(tables []pg.Table) (unfit []condition.Finding) {
 		}
 		if _, err := c.Needs(outboxRelation(t, c)); err != nil {
 			unfit = append(unfit, condition.Finding{
-				Name: tableName(t), Why: fmt.Sprintf("table %s does not exist, and the table that setup creates does not fit the configuration: %s", t, err),
+				Name: condition.TableName(t), Why: fmt.Sprintf("table %s does not exist, and the table that setup creates does not fit the configuration: %s", t, err),
 				Fix: fix.ByWords("Create the table yourself, or leave out the router options that name columns that setup does not create."), Need: condition.Misconfigured,
 			})
 		}

@@ -3,12 +3,15 @@
 package condition
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // A Verdict says how bad a Finding is.
@@ -121,10 +124,14 @@ func (l *List) Add(verdict Verdict, name string, by fix.Fix, why string, args ..
 func (l *List) OK(name, why string, args ...any) { l.Add(OK, name, nil, why, args...) }
 
 // Warn says that something works, but has a cost or a risk.
-func (l *List) Warn(name string, by fix.Fix, why string, args ...any) { l.Add(Warn, name, by, why, args...) }
+func (l *List) Warn(name string, by fix.Fix, why string, args ...any) {
+	l.Add(Warn, name, by, why, args...)
+}
 
 // Fail says that something does not work that a start does not need.
-func (l *List) Fail(name string, by fix.Fix, why string, args ...any) { l.Add(Fail, name, by, why, args...) }
+func (l *List) Fail(name string, by fix.Fix, why string, args ...any) {
+	l.Add(Fail, name, by, why, args...)
+}
 
 // Unmet says that something is missing that a start needs.
 func (l *List) Unmet(need Need, name string, by fix.Fix, why string, args ...any) {
@@ -141,6 +148,62 @@ func (l *List) Met(name, why string, args ...any) {
 	if !l.Has(name) {
 		l.OK(name, why, args...)
 	}
+}
+
+// Version judges the server's version, and reports whether walpost supports it.
+func (l *List) Version(s *pg.Server) bool {
+	if s.Version < pg.MinVersion {
+		l.Unmet(Start, "version", fix.ByWords("Upgrade Postgres to 14 or newer."),
+			"Postgres is version %d.%d; 14 is the oldest version that walpost supports", s.Version/10000, s.Version%10000)
+		return false
+	}
+	l.OK("version", "Postgres %d.%d", s.Version/10000, s.Version%10000)
+	return true
+}
+
+// TableName is the name of the condition that a table exists.
+func TableName(t pg.Table) string { return "table " + t.String() }
+
+var kinds = map[string]string{"v": "view", "m": "materialized view", "f": "foreign table"}
+
+// Table judges whether there is a table that walpost can read, and reports whether there is. missing is what to do if it is missing.
+func (l *List) Table(need Need, t *pg.TableFacts, database string, missing fix.Fix) bool {
+	name := TableName(t.Table)
+	switch {
+	case !t.Exists() && len(t.Similar) > 0:
+		l.Unmet(need, name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
+			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
+	case !t.Exists():
+		l.Unmet(need, name, missing, "table %s does not exist in database %s", t.Table, database)
+	case t.Kind != "r" && t.Kind != "p":
+		l.Unmet(need, name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is a %s, not a table", t.Table, kinds[t.Kind])
+	case t.Persistence == "u":
+		l.Unmet(need, name, fix.BySQL("ALTER TABLE "+t.Table.SQL()+" SET LOGGED;"), "table %s is UNLOGGED: its rows are not in the WAL, and a crash of the server removes them", t.Table)
+	case t.Persistence == "t":
+		l.Unmet(need, name, fix.ByWords("Set source.table to a permanent table."), "table %s is temporary: only its session sees its rows", t.Table)
+	default:
+		return true
+	}
+	return false
+}
+
+// Columns judges whether a table fits the router, and has the columns that needs names. It returns them; fits is false if needs refuses the table.
+func (l *List) Columns(t *pg.TableFacts, needs func(*cdc.Relation) ([]string, error)) (wanted []string, fits bool) {
+	name := "columns of " + t.Table.String()
+	mapped := "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + t.Table.SQL() + "."
+	wanted, err := needs(t.Relation)
+	if err != nil {
+		l.Unmet(Misconfigured, name, fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err)
+		return nil, false
+	}
+	if missing := slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return t.Relation.Index(c) >= 0 }); len(missing) > 0 {
+		has := make([]string, len(t.Relation.Columns))
+		for i, c := range t.Relation.Columns {
+			has[i] = c.Name
+		}
+		l.Unmet(Start, name, fix.ByWords(mapped), "table %s has no column %s (it has %s)", t.Table, strings.Join(missing, ", "), strings.Join(has, ", "))
+	}
+	return wanted, true
 }
 
 // Some is a list that does not become longer than a line.
