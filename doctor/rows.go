@@ -31,7 +31,7 @@ const (
 func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, 2*sampleTime)
 	defer cancel()
-	s := sampler{run: run, topics: map[string]Traffic{}}
+	s := sampler{List: condition.List{Side: Postgres}, run: run, topics: map[string]Traffic{}}
 	run.Router.SetRunID("00000000-0000-7000-8000-000000000000") // as long as a real one
 	reader, err := s.open(ctx)
 	if err != nil {
@@ -39,34 +39,39 @@ func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found 
 	}
 	tables, timed := reader.Tables(), reader.KeepsCommitTimes()
 	reader.Close()
-	if !timed && run.Source.Config().OrderColumn == "" && len(tables) > 0 {
-		found = append(found, Finding{
-			Side: Postgres, Name: "order of rows", Verdict: Warn,
-			Why: "neither track_commit_timestamp nor source.order_column records the order in which rows were written: if the slot is lost, walpost recover can publish the missing rows only with --unordered",
-			Fix: fix.ByWords("Set source.order_column to a column that grows with every row, such as an identity. Or set the server's track_commit_timestamp to on, which needs a restart and covers later rows only."),
-		})
+	const order = "order of rows"
+	column := run.Source.Config().OrderColumn
+	if !timed && column == "" && len(tables) > 0 {
+		s.Warn(order, fix.ByWords("Set source.order_column to a column that grows with every row, such as an identity. Or set the server's track_commit_timestamp to on, which needs a restart and covers later rows only."),
+			"neither track_commit_timestamp nor source.order_column records the order in which rows were written: if the slot is lost, walpost recover can publish the missing rows only with --unordered")
 	}
 	for i, t := range tables {
-		if column := run.Source.Config().OrderColumn; column != "" && t.Relation.Index(column) < 0 {
-			found = append(found, Finding{
-				Side: Postgres, Name: "order of rows", Verdict: Warn,
-				Why: fmt.Sprintf("table %s has no published column %s, which source.order_column names: a snapshot and walpost recover stop with an error", t, column),
-				Fix: fix.ByWords("Set source.order_column to a column that the table has and the publication publishes, or add the column to the column list of the publication."),
-			})
+		if column != "" && t.Relation.Index(column) < 0 {
+			s.Warn(order, fix.ByWords("Set source.order_column to a column that the table has and the publication publishes, or add the column to the column list of the publication."),
+				"table %s has no published column %s, which source.order_column names: a snapshot and walpost recover stop with an error", t, column)
 		}
-		found = append(found, unusedColumns(run, t)...)
-		found = append(found, s.table(ctx, i, t)...)
+		s.unusedColumns(t)
+		s.table(ctx, i, t)
 	}
-	return s.topics, found
+	return s.topics, s.Found
+}
+
+// A sampler routes rows into topics.
+type sampler struct {
+	condition.List
+	run    *Run
+	topics map[string]Traffic
+	looked int
+	bad    error // the first row that gives no record
 }
 
 // unusedColumns finds text columns that an application probably writes for its consumers, and that are in no record.
-func unusedColumns(run *Run, t *table.Table) []Finding {
-	needs, err := run.Router.Needs(t.Relation)
+func (s *sampler) unusedColumns(t *table.Table) {
+	needs, err := s.run.Router.Needs(t.Relation)
 	if err != nil {
-		return nil // the finding about the columns says it
+		return // the finding about the columns says it
 	}
-	source := run.Source.Config()
+	source := s.run.Source.Config()
 	needs = append(needs, source.OrderColumn, source.TimeColumn)
 	var texts []string
 	for _, c := range t.Relation.Columns {
@@ -75,23 +80,10 @@ func unusedColumns(run *Run, t *table.Table) []Finding {
 		}
 	}
 	unused := outboxtable.Extra(texts)
-	placement := outboxtable.Placement(unused)
-	if placement == "" {
-		return nil
+	if placement := outboxtable.Placement(unused); placement != "" {
+		s.Warn("unused columns of "+t.String(), fix.ByWords("To publish them as headers, add "+placement+" to router.table.fields.additional.placement."),
+			"no record has the text columns %s of %s", condition.Some(unused), t)
 	}
-	return []Finding{{
-		Side: Postgres, Name: "unused columns of " + t.String(), Verdict: Warn,
-		Why: fmt.Sprintf("no record has the text columns %s of %s", condition.Some(unused), t),
-		Fix: fix.ByWords("To publish them as headers, add " + placement + " to router.table.fields.additional.placement."),
-	}}
-}
-
-// A sampler routes rows into topics.
-type sampler struct {
-	run    *Run
-	topics map[string]Traffic
-	looked int
-	bad    error // the first row that gives no record
 }
 
 func (s *sampler) open(ctx context.Context) (*table.Reader, error) {
@@ -99,7 +91,7 @@ func (s *sampler) open(ctx context.Context) (*table.Reader, error) {
 }
 
 // table looks at rows of the i-th table.
-func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
+func (s *sampler) table(ctx context.Context, i int, t *table.Table) {
 	name := "rows of " + t.String()
 	s.looked, s.bad = 0, nil
 	if err := s.read(ctx, i, table.Selection{Newest: sampleRows}); err != nil {
@@ -107,7 +99,8 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 		if fault.NeedsPerson(err) {
 			verdict = Fail
 		}
-		return []Finding{{Side: Postgres, Name: name, Verdict: verdict, Why: "the rows cannot be read: " + err.Error(), Fix: fix.ByWords(fault.Hint(err))}}
+		s.Add(verdict, name, fix.ByWords(fault.Hint(err)), "the rows cannot be read: %s", err)
+		return
 	}
 	looked := fmt.Sprint(s.looked)
 	if s.looked == sampleRows {
@@ -121,14 +114,10 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 	}
 	switch {
 	case s.bad != nil:
-		return []Finding{{
-			Side: Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
-			Fix: fix.ByWords(s.badRow()),
-		}}
+		s.Warn(name, fix.ByWords(s.badRow()), "a row of the table cannot be published: %s", s.bad)
 	case s.looked > 0:
-		return []Finding{{Side: Postgres, Name: name, Verdict: OK, Why: "walpost can publish all rows that it read (" + looked + ")"}}
+		s.OK(name, "walpost can publish all rows that it read (%s)", looked)
 	}
-	return nil
 }
 
 // badRow says what becomes of a row that gives no record, and what to do.
