@@ -63,12 +63,18 @@ func Recover(tables *Tables, what Recovering) (copying *relay.Copying, published
 type recovery struct {
 	Recovering
 
-	begins  bool        // this call has planned the recover
-	known   *comparison // of the rows with what is in Kafka
+	begins  bool // this call has planned the recover
 	aside   func(table, id string, unique bool) bool
-	unread  error    // why a topic cannot be read
 	agreed  bool     // to publish what is missing
 	reading *reading // the newest
+
+	// Of the newest reading.
+	known      *comparison // of the rows with what is in Kafka
+	tails      *kgo.Client // that reads the topics; nil if they cannot be read
+	from       time.Time   // of their records
+	unread     error       // why a topic cannot be read
+	asideRows  int         // rows that are left whose event is dead or parked
+	unroutable int         // others that are left and have no record
 }
 
 func (rc *recovery) say(format string, args ...any) { rc.Say(fmt.Sprintf(format, args...)) }
@@ -144,7 +150,7 @@ func (rc *recovery) ask(question, otherwise string) error {
 
 // prepare counts what is missing, and asks whether to publish it.
 func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (bool, error), error) {
-	rc.reading, rc.unread, rc.known = r, nil, nil // frees the memory of the reading before
+	rc.reading, rc.known, rc.tails, rc.unread, rc.asideRows, rc.unroutable = r, nil, nil, nil, 0, 0 // frees the memory of the reading before
 	if err := rc.narrow(r); err != nil {
 		return nil, err
 	}
@@ -153,19 +159,18 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		return nil, err
 	}
 	rc.known = known
-	var tails *kgo.Client
 	if rc.Kafka != nil {
-		if tails, err = rc.Kafka.NewClient(); err != nil {
+		if rc.tails, err = rc.Kafka.NewClient(); err != nil {
 			return nil, err
 		}
-		defer tails.Close()
+		defer rc.tails.Close()
 	}
 	if r.spec.Rows > 0 {
 		rc.say("continuing the recovery: %d rows have been published", r.spec.Rows)
 	}
 	// If the age of a row is not known, its event in Kafka may be old too.
-	from, ageless, err := rc.since(ctx, r)
-	if err != nil {
+	var ageless string
+	if rc.from, ageless, err = rc.since(ctx, r); err != nil {
 		return nil, err
 	}
 	if ageless != "" {
@@ -182,39 +187,18 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 			return nil, err
 		}
 	}
-	aside, unroutable := 0, 0 // of the rows that are left
-	each := func(again bool, t *table.Table, count func(rec *cdc.Record)) error {
-		return rc.each(ctx, r, t, again, func(rec *cdc.Record, bad error) error {
-			switch {
-			case rc.isAside(r, t.Relation, rec.EventID):
-				if !again {
-					aside++
-				}
-				return nil
-			case bad != nil:
-				if !again {
-					unroutable++
-				}
-				return nil
-			}
-			if err := rc.tail(ctx, tails, rec.Topic, from, t.TellsAge(r.TimeColumn) == nil); err != nil {
-				return err
-			}
-			count(rec)
-			return nil
-		})
-	}
 	resumed := r.spec.Rows > 0 || len(r.spec.Finished) > 0
 	known.resumed = resumed
 	if resumed { // the records of rows that an earlier reading has handled must not count for equal rows that it has not come to
 		for _, t := range r.reader.Tables() {
-			if err := each(true, t, known.row); err != nil {
+			if err := rc.count(ctx, r, t, true, known.row); err != nil {
 				return nil, err
 			}
 		}
+		rc.asideRows, rc.unroutable = 0, 0
 	}
 	for _, t := range r.left {
-		if err := each(false, t, func(rec *cdc.Record) {
+		if err := rc.count(ctx, r, t, false, func(rec *cdc.Record) {
 			if !resumed {
 				known.row(rec)
 			}
@@ -223,7 +207,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 			return nil, err
 		}
 	}
-	known.left += unroutable
+	known.left += rc.unroutable
 	there := known.conclude()
 	missing := known.left - there
 	for _, topic := range slices.Sorted(maps.Keys(known.topics)) {
@@ -252,11 +236,11 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		rc.say("%d of the missing rows resemble an event in Kafka (same topic, id and key): walpost cannot tell whether they are the same events. "+
 			"It publishes them, because a duplicate is better than a loss", known.inDoubt)
 	}
-	if unroutable > 0 {
-		rc.say("%d of the missing rows cannot be routed (walpost explain shows the reason): delivery.on_poison says what becomes of them", unroutable)
+	if rc.unroutable > 0 {
+		rc.say("%d of the missing rows cannot be routed (walpost explain shows the reason): delivery.on_poison says what becomes of them", rc.unroutable)
 	}
-	if aside > 0 {
-		rc.say("%d other rows are left out, because their events are dead letters or parked (walpost dead list shows them)", aside)
+	if rc.asideRows > 0 {
+		rc.say("%d other rows are left out, because their events are dead letters or parked (walpost dead list shows them)", rc.asideRows)
 	}
 	if err := rc.gone(ctx, r); err != nil {
 		return nil, err
@@ -377,14 +361,14 @@ func idIsKey(rel *cdc.Relation, column string) (key, uuid bool) {
 	return rel.Index(column) >= 0, uuid
 }
 
-// each routes the rows of a table that may be in the gap: those that are left, or with again those that an earlier call has
-// published too. bad is the router's error of a row that has no record. The relay's policy decides about such a row.
-func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again bool, do func(rec *cdc.Record, bad error) error) error {
+// count routes the rows of a table that may be in the gap, and counts those that have a record: the rows that are left, or if whole is set
+// those that an earlier call has published too. The relay's policy decides about a row that has none.
+func (rc *recovery) count(ctx context.Context, r *reading, t *table.Table, whole bool, add func(rec *cdc.Record)) error {
 	sel, err := r.selection(ctx, t)
 	if err != nil {
 		return err
 	}
-	if again {
+	if whole {
 		sel.After = table.Place{}
 	}
 	rows, err := t.Select(ctx, sel)
@@ -398,28 +382,34 @@ func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again 
 			return err
 		}
 		ok, bad := rc.Router.Route(ev, &rec)
-		if bad == nil && !ok {
-			continue
-		}
-		if err := do(&rec, bad); err != nil {
-			return err
+		switch {
+		case bad == nil && !ok:
+		case rc.isAside(r, t.Relation, rec.EventID):
+			rc.asideRows++
+		case bad != nil:
+			rc.unroutable++
+		default:
+			if err := rc.tail(ctx, rec.Topic, t.TellsAge(r.TimeColumn) == nil); err != nil {
+				return err
+			}
+			add(&rec)
 		}
 	}
 }
 
 // tail reads the events of a topic when the first row is routed to it. aged says that the age of the rows is known.
-func (rc *recovery) tail(ctx context.Context, tails *kgo.Client, topic string, since time.Time, aged bool) error {
+func (rc *recovery) tail(ctx context.Context, topic string, aged bool) error {
 	if rc.known.topics[topic] != nil {
 		return nil
 	}
 	t := &comparedTopic{}
 	rc.known.topics[topic] = t
-	if tails == nil {
+	if rc.tails == nil {
 		t.events = -1
 		return nil
 	}
 	full := errors.New("too many events")
-	err := kafka.TailRecords(ctx, tails, topic, since, func(r *kafka.TailRecord) error {
+	err := kafka.TailRecords(ctx, rc.tails, topic, rc.from, func(r *kafka.TailRecord) error {
 		if !rc.known.record(topic, t, r) {
 			return full
 		}
@@ -438,7 +428,7 @@ func (rc *recovery) tail(ctx context.Context, tails *kgo.Client, topic string, s
 		t.events, rc.unread = -1, err
 		return nil
 	}
-	info, err := kafka.DescribeTopic(ctx, tails, topic, "cleanup.policy") // if nothing may be asked, the topic counts as one that keeps all events
+	info, err := kafka.DescribeTopic(ctx, rc.tails, topic, "cleanup.policy") // if nothing may be asked, the topic counts as one that keeps all events
 	t.compacted = err == nil && strings.Contains(info.Settings["cleanup.policy"], "compact")
 	return nil //nolint:nilerr // see above
 }
