@@ -76,6 +76,7 @@ func (s *Source) Backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 // Watch keeps Status.Backlog new, until ctx ends. delivered is the position below which everything is
 // delivered, 0 if this process does not know it.
 func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func() cdc.Position) {
+	named := cdc.Position(0) // the transaction that the log names, 0 for none
 	for failures := 0; ; {
 		var b *Backlog
 		var err error
@@ -95,6 +96,15 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 			s.set.Logger.Info().Int("times", failures).Msg("undelivered rows can be counted again")
 			failures = 0
 		}
+		switch {
+		case b == nil:
+		case b.Blocker == nil && named != 0:
+			named = 0
+			s.set.Logger.Info().Str("table", s.set.Table.String()).Msg("rows no longer wait for a transaction")
+		case b.Blocker != nil && b.Blocker.XID != named && time.Since(b.Blocker.Since) >= logAfter:
+			named = b.Blocker.XID
+			s.set.Logger.Warn().Str("table", s.set.Table.String()).Str("transaction", b.Blocker.String()).Msg("rows wait, because a transaction with a lower id has not ended")
+		}
 		s.mu.Lock()
 		s.status.Backlog, s.status.BacklogErr = b, ""
 		if err != nil {
@@ -110,6 +120,9 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 // delayAfter is the age from which a transaction counts as one that delays delivery. Every writer delays
 // delivery for the moment that its transaction takes.
 const delayAfter = time.Second
+
+// logAfter is the age from which the log names such a transaction.
+const logAfter = 10 * time.Second
 
 // newBacklog is a Backlog of so many rows, the oldest of which has an age in microseconds.
 func newBacklog(rows int, age *float64) *Backlog {

@@ -306,7 +306,7 @@ func (s *claimer) poll(ctx context.Context) error {
 		return err
 	}
 	if s.stalled() {
-		s.src.looked(s.pos, 0, false)
+		s.src.looked()
 		return nil
 	}
 	rows, err := s.claim(ctx)
@@ -314,7 +314,7 @@ func (s *claimer) poll(ctx context.Context) error {
 		return err
 	}
 	s.used = time.Now()
-	s.src.looked(s.pos, 0, false)
+	s.src.looked()
 	if len(rows) == 0 {
 		return nil
 	}

@@ -75,9 +75,6 @@ type cursor struct {
 	all  bool  // page has the last rows of the range
 
 	horizon *horizon // nil while there are few undelivered rows
-
-	name, tell time.Time // no look for the transaction that delays delivery, and no log line, before
-	told       bool      // the log names such a transaction
 }
 
 // seek begins at a position. A range that a checkpoint describes has the same end again, and it is
@@ -153,7 +150,7 @@ func (s *cursor) poll(ctx context.Context) error {
 	}
 	s.used = time.Now()
 	if l.newest == 0 {
-		s.src.looked(p.pos, l.xmin, false)
+		s.src.looked()
 		return nil
 	}
 	if err := s.begin(ctx); err != nil {
@@ -173,8 +170,8 @@ func (s *cursor) poll(ctx context.Context) error {
 		if l.newest != 0 { // nothing notifies of the end of the transaction that the rows wait for
 			s.due = time.Now().Add(min(s.src.set.Interval, delayedGap))
 		}
-		s.src.looked(p.pos, l.xmin, l.newest != 0)
-		return s.delayed(ctx, l.xmin)
+		s.src.looked()
+		return nil
 	}
 	if err := s.read(ctx, end); err != nil {
 		return err
@@ -183,8 +180,7 @@ func (s *cursor) poll(ctx context.Context) error {
 		s.page = nil
 		return err
 	}
-	s.src.looked(p.pos, l.xmin, false)
-	s.undelayed()
+	s.src.looked()
 	p.end, p.wal, s.due = end, l.insert, time.Now() // there may be more
 	return nil
 }

@@ -9,17 +9,9 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// Status is what the newest look at the table found.
+// Status is what is known of the polled table.
 type Status struct {
-	At       time.Time    // of the newest look; zero before the first
-	Looks    uint64       // since the start of the process
-	Position cdc.Position // all rows of transactions below it are read
-	XMin     cdc.Position // all transactions below it have ended
-	// Delayed is since when rows are visible that cannot be delivered, because a transaction with a
-	// lower id has not ended. It is zero if there are none. Blocker is that transaction, if it is
-	// known.
-	Delayed time.Time
-	Blocker *Blocker
+	Looks uint64 // at the table, since the start of the process
 
 	// Table, Strategy and Interval are those of the configuration.
 	Table    string
@@ -67,7 +59,7 @@ func (b *Blocker) End() string {
 	return ""
 }
 
-// Status returns what the newest look found. Any goroutine may call it.
+// Status returns what is known now. Any goroutine may call it.
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,56 +68,11 @@ func (s *Source) Status() Status {
 	return st
 }
 
-// looked counts a look. delayed says that it found rows and that none can be delivered.
-func (s *Source) looked(pos, xmin cdc.Position, delayed bool) {
+// looked counts a look.
+func (s *Source) looked() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	st := &s.status
-	st.At, st.Position, st.XMin = time.Now(), pos, xmin
-	st.Looks++
-	switch {
-	case !delayed:
-		st.Delayed, st.Blocker = time.Time{}, nil
-	case st.Delayed.IsZero():
-		st.Delayed = st.At
-	}
-}
-
-const (
-	blockerAfter = time.Second // of a delay, before the transaction is looked for
-	blockerEvery = 5 * time.Second
-	blockerLog   = 10 * time.Second // of a delay, before the log names the transaction
-	blockerAgain = 5 * time.Minute
-)
-
-// delayed finds the transaction that delays delivery, and logs it now and then.
-func (s *cursor) delayed(ctx context.Context, xmin cdc.Position) error {
-	since, now := s.src.Status().Delayed, time.Now()
-	if since.IsZero() || now.Sub(since) < blockerAfter || now.Before(s.name) {
-		return nil
-	}
-	s.name = now.Add(blockerEvery)
-	b, err := s.blocker(ctx, xmin)
-	if err != nil || b == nil {
-		return err
-	}
-	s.src.mu.Lock()
-	s.src.status.Blocker = b
-	s.src.mu.Unlock()
-	if now.Sub(since) >= blockerLog && !now.Before(s.tell) {
-		s.tell, s.told = now.Add(blockerAgain), true
-		s.src.set.Logger.Warn().Str("table", s.src.set.Table.String()).Dur("for", now.Sub(since).Round(time.Second)).Str("transaction", b.String()).
-			Msg("rows wait, because a transaction with a lower id has not ended")
-	}
-	return nil
-}
-
-// undelayed logs the end of a delay that was logged.
-func (s *cursor) undelayed() {
-	if s.told {
-		s.told, s.tell = false, time.Time{}
-		s.src.set.Logger.Info().Str("table", s.src.set.Table.String()).Msg("rows no longer wait for a transaction")
-	}
+	s.status.Looks++
+	s.mu.Unlock()
 }
 
 // blocker describes the transaction with an id, nil if it has ended. Without the rights of pg_monitor, the server does not say
