@@ -61,7 +61,8 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 
 // as is the table in a FROM clause, under an alias. orderOf is its order column. idOf and keyOf are the
 // event id and the key as text, and keyColumn is the key as it is; "" for no key.
-func (r *rowReader) as(alias string) string      { return r.of.From(alias) }
+func (r *rowReader) as(alias string) string { return r.of.From(alias) }
+
 func (r *rowReader) orderOf(alias string) string { return alias + "." + pg.QuoteIdent(r.columns.order) }
 
 func (r *rowReader) idOf(alias string) string {
