@@ -128,9 +128,12 @@ func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version
 			At           cdc.Position
 		}
 		var now snapshot
+		// The snapshot of a slot that waited for transactions can have an xmin above its xmax, and then sees what is below its xmin.
+		// Postgres prints such a snapshot, and does not read it.
 		now, err = pg.Row[snapshot](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
- pg_current_snapshot()::text AS sees, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, (SELECT system_identifier::text FROM pg_control_system()) AS system,
- CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END AS at`)
+ CASE WHEN pg_snapshot_xmin(s) > pg_snapshot_xmax(s) THEN format('%s:%1$s:', pg_snapshot_xmin(s)) ELSE s::text END AS sees, greatest(pg_snapshot_xmin(s), pg_snapshot_xmax(s))::text AS xmax,
+ (SELECT system_identifier::text FROM pg_control_system()) AS system,
+ CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END AS at FROM pg_current_snapshot() s`)
 		r.commits, r.sees, r.system, r.xmax, r.at = now.On, now.Sees, now.System, now.XMax, now.At
 	}
 	if err != nil {
