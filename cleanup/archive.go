@@ -137,10 +137,10 @@ func (c *Cleaner) moveBatch(ctx context.Context, t, leaf pg.Table, old string, a
 		row, err = c.one(ctx, "move to "+a.Table.String(), old+`,
  gone AS (DELETE FROM ONLY `+leaf.SQL()+` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.*),
  moved AS (INSERT INTO `+a.Table.SQL()+` (`+list+`) OVERRIDING SYSTEM VALUE SELECT `+list+` FROM gone RETURNING 1)
- SELECT count(*), max(`+column+`), (SELECT count(*) FROM moved) FROM gone`, args)
+ SELECT count(*), max(`+column+`), now() - $1::interval, (SELECT count(*) FROM moved) FROM gone`, args)
 	}
-	if err == nil && string(row[0]) != string(row[2]) {
-		err = fmt.Errorf("archive table %s took %s of %s rows: a trigger of the archive leaves rows out", a.Table, row[2], row[0])
+	if err == nil && string(row[0]) != string(row[3]) {
+		err = fmt.Errorf("archive table %s took %s of %s rows: a trigger of the archive leaves rows out", a.Table, row[3], row[0])
 	}
 	if err == nil {
 		err = c.exec(ctx, "commit", "COMMIT")

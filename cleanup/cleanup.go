@@ -130,8 +130,9 @@ type Cleaner struct {
 	keep     string   // a condition on the rows of the present table: the row stays
 	notes    []string // hints of this pass, which the next pass reports
 	// rests are the tables and partitions that the cleanup leaves alone for a while. Run's goroutine only.
-	rests map[pg.Table]rest
-	limit time.Duration // attachLimit, or less in a test
+	rests    map[pg.Table]rest
+	searched map[pg.Table]search // what earlier passes found in a table, while Postgres is the same
+	limit    time.Duration       // attachLimit, or less in a test
 
 	mu     sync.Mutex
 	status Status
@@ -146,7 +147,7 @@ func New(cfg Config) *Cleaner {
 		cfg.Batch = defaultBatch
 	}
 	return &Cleaner{
-		cfg: cfg, piece: pieceBlocks, keep: "false", limit: attachLimit, rests: map[pg.Table]rest{},
+		cfg: cfg, piece: pieceBlocks, keep: "false", limit: attachLimit, rests: map[pg.Table]rest{}, searched: map[pg.Table]search{},
 	}
 }
 
@@ -215,6 +216,7 @@ func (c *Cleaner) drop() {
 	c.conn = nil
 	c.horizon.forget()
 	clear(c.rests)
+	clear(c.searched)
 }
 
 // pass removes the rows that can be removed now.

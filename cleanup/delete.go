@@ -97,12 +97,26 @@ func (c *Cleaner) deleteOld(ctx context.Context, t *pg.TableFacts, below uint64)
 	return failed
 }
 
+// A search is what earlier passes found in a table: no row before from can go, as long as the same
+// transactions are known to be delivered and the same events are open. So a backlog isn't read in each
+// pass while Kafka is down. A row that came after the mark has a transaction id that isn't below it,
+// whatever its time is. A row that was locked is found with the next mark, because who locks a row has a
+// transaction id.
+type search struct {
+	below uint64
+	keep  string // Cleaner.keep
+	from  string // a time, as the server prints it
+}
+
 // deleteFrom removes rows of leaf, which is t or a partition of t.
 func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64) error {
 	if c.resting(leaf) {
 		return nil
 	}
-	column, session, from := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session, "-infinity"
+	column, session, at := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session, c.searched[leaf]
+	if at.below != below || at.keep != c.keep {
+		at = search{below: below, keep: c.keep, from: "-infinity"}
+	}
 	// A batch begins at the time at which the last one ended, because the index still has the
 	// deleted rows.
 	old := `WITH old AS MATERIALIZED (
@@ -111,13 +125,13 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64
   ORDER BY t.` + column + ` LIMIT $4 FOR UPDATE OF t SKIP LOCKED)`
 	sql := old + `,
  gone AS (DELETE FROM ONLY ` + leaf.SQL() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)
- SELECT count(*), max(at) FROM gone`
+ SELECT count(*), max(at), now() - $1::interval FROM gone`
 	for {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
 			return nil // the knowledge of another session does not count
 		}
 		began := time.Now()
-		args := [][]byte{[]byte(interval(c.cfg.Keep)), []byte(from), strconv.AppendUint(nil, below, 10), strconv.AppendInt(nil, int64(c.cfg.Batch), 10)}
+		args := [][]byte{[]byte(interval(c.cfg.Keep)), []byte(at.from), strconv.AppendUint(nil, below, 10), strconv.AppendInt(nil, int64(c.cfg.Batch), 10)}
 		var row [][]byte
 		var err error
 		if c.cfg.Mode == MoveToArchive {
@@ -126,6 +140,7 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64
 			row, err = c.one(ctx, "delete", sql, args)
 		}
 		if pg.SQLState(err) == pg.StateCancelled {
+			delete(c.searched, leaf)
 			c.tooLong(leaf, "a batch of %s takes longer than statement_timeout: no row is removed there, and walpost tries again after %s", leaf, tooLongRest)
 			return nil
 		}
@@ -143,10 +158,11 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64
 		}
 		c.update(func(s *Status) { s.Rows += uint64(n) })
 		if n < c.cfg.Batch {
-			c.rest(leaf, time.Since(began), "") // rows that are not delivered, for example because Kafka is down, are read again
+			at.from = string(row[2])
+			c.searched[leaf] = at
 			return nil
 		}
-		from = string(row[1])
+		at.from = string(row[1])
 		// Leave half of the time to others.
 		if !wait.For(ctx, max(leastPause, time.Since(began))) {
 			return ctx.Err()
