@@ -20,9 +20,9 @@ import (
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/parking"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
-	"github.com/walpost/walpost/sink"
 )
 
 // A Finding is what Check found about one precondition.
@@ -95,31 +95,29 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 	}
 	cfg := r.loopConfig(r.snapshot(), 0)
 	cfg.Logger = zerolog.Nop()
-	var log *sink.ParkingLog
-	if r.cfg.Stdout == nil {
-		log = sink.NewParkingLog(r.cfg.sink(), r.cfg.Name)
-		defer closeWithin(log.Close)
-	}
 	f.Forecast, f.err = relay.Foresee(ctx, cfg, source, func(ctx context.Context, name string) (map[string][]byte, error) {
 		records, err := store.Look(ctx, name)
 		f.unread = err != nil
 		return records, err
 	})
-	if log != nil && f.err == nil && f.Record != nil && f.Record.Parking != nil {
-		state, unread := log.State(ctx)
-		if unread == nil { // the doctor reports an error
-			_, f.err = parking.Judge(r.cfg.Delivery.ParkingTopic, f.Record.Parking, state)
-		}
+	if r.cfg.Stdout != nil {
+		return f
 	}
-	if log != nil && f.Found.SystemID != "" {
-		others := cfg.Poison.Others(f.name, &f.Found)
-		_, unread := log.Read(ctx, 0, func(rec *kgo.Record) bool {
-			others.Add(parking.Read(rec))
-			return ctx.Err() == nil
-		})
-		if unread == nil { // the doctor reports an error
-			f.parked = others.Strangers()
-		}
+	log := r.parkingLog()
+	defer closeWithin(log.Close)
+	others := cfg.Poison.Others(f.name, &f.Found)
+	state, unread := log.Read(ctx, 0, func(rec *kgo.Record) bool {
+		others.Add(parking.Read(rec))
+		return ctx.Err() == nil
+	})
+	if unread != nil { // the doctor reports an error
+		return f
+	}
+	if f.err == nil && f.Record != nil && f.Record.Parking != nil {
+		_, f.err = parking.Judge(r.cfg.Delivery.ParkingTopic, f.Record.Parking, state)
+	}
+	if f.Found.SystemID != "" {
+		f.parked = others.Strangers()
 	}
 	return f
 }
@@ -140,7 +138,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 	found = append(found, f.remembered()...)
 	own := Finding{Side: doctor.Postgres, Name: "checkpoint", Verdict: OK}
 	switch {
-	case errors.As(f.err, new(*condition.Finding)) || errors.As(f.err, new(*sink.LostRecords)):
+	case errors.As(f.err, new(*condition.Finding)) || errors.As(f.err, new(*statelog.LostRecords)):
 		return found // the doctor reports it
 	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err):
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))

@@ -18,6 +18,7 @@ import (
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
@@ -34,14 +35,14 @@ type Config struct {
 	// topic. The two processes of a hot standby have the same name.
 	Name string `yaml:"name"`
 
-	Source     SourceConfig     `yaml:"source"`
-	Router     router.Options   `yaml:"router"`
-	Records    router.Records   `yaml:"records"`
-	Kafka      sink.Config      `yaml:"kafka"`
-	Delivery   DeliveryConfig   `yaml:"delivery"`
-	Checkpoint sink.StoreConfig `yaml:"checkpoint"`
-	Monitor    slot.Config      `yaml:"monitor"`
-	Cleanup    cleanup.Config   `yaml:"cleanup"`
+	Source     SourceConfig         `yaml:"source"`
+	Router     router.Options       `yaml:"router"`
+	Records    router.Records       `yaml:"records"`
+	Kafka      sink.Config          `yaml:"kafka"`
+	Delivery   DeliveryConfig       `yaml:"delivery"`
+	Checkpoint statelog.StoreConfig `yaml:"checkpoint"`
+	Monitor    slot.Config          `yaml:"monitor"`
+	Cleanup    cleanup.Config       `yaml:"cleanup"`
 
 	// ShutdownGrace bounds how long a stop, or a lost source, waits for acknowledgements that are outstanding.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace"`
@@ -110,7 +111,7 @@ func DefaultConfig() Config {
 			ParkingTopic:    "walpost.parked",
 			ParkLimit:       ParkLimit{Keys: 1000, Events: 100_000},
 		},
-		Checkpoint:    sink.DefaultStore(),
+		Checkpoint:    statelog.DefaultStore(),
 		Monitor:       slot.DefaultConfig(),
 		Cleanup:       cleanup.DefaultConfig(),
 		ShutdownGrace: run.ShutdownGrace,

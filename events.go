@@ -15,10 +15,10 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/verify"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/router"
-	"github.com/walpost/walpost/sink"
 )
 
 // ExplainOptions say which rows are explained: exactly one of ID, Last and JSON.
@@ -184,7 +184,7 @@ func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport,
 		to := cfg.sink()
 		what.Kafka = &to.Config
 	}
-	state := sink.NewFileStore(cmp.Or(opts.State, r.replayState(&opts)))
+	state := statelog.NewFileStore(cmp.Or(opts.State, r.replayState(&opts)))
 	const key = "replay/state"
 	what.Load = func() ([]byte, error) {
 		look := state.Load

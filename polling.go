@@ -21,7 +21,6 @@ import (
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
-	"github.com/walpost/walpost/sink"
 )
 
 // polls reports whether the table is read by SQL.
@@ -402,7 +401,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 		return true, fault.Config(fmt.Errorf("source.poll.xid_column is %q, but the checkpoint was written with %q", r.cfg.Source.Poll.XIDColumn, rec.XIDColumn), "Undo the change of source.poll.xid_column, and change only source.poll.strategy.")
 	}
 	if r.cfg.Stdout == nil {
-		parked := sink.NewParkingLog(r.cfg.sink(), r.cfg.Name)
+		parked := r.parkingLog()
 		defer closeWithin(parked.Close)
 		if err := parking.None(ctx, parked, r.cfg.Delivery.ParkingTopic, r.cfg.Name, rec.Parking); err != nil {
 			return true, err

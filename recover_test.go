@@ -13,9 +13,9 @@ import (
 
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/internal/testenv/short"
-	"github.com/walpost/walpost/sink"
 )
 
 // A relay with the default name looks for a record under the default name of the other kind of source. It does not mind records of other
@@ -38,7 +38,7 @@ func TestADefaultNameMindsOnlyRecordsOfTheOtherDefaultName(t *testing.T) {
 		}
 		cfg.Kafka.Brokers = []string{"127.0.0.1:1"}
 		cfg.Checkpoint.Store, cfg.Checkpoint.Path = "file", filepath.Join(t.TempDir(), "position")
-		newer := sink.NewFileStore(cfg.Checkpoint.Path)
+		newer := statelog.NewFileStore(cfg.Checkpoint.Path)
 		if err := newer.Save(t.Context(), c.name+"/1.h", []byte(`{"version":99}`)); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 		person  bool
 	}{
 		"the file is held": {func(t *testing.T, cfg *Config) {
-			held := sink.NewFileStore(cfg.Checkpoint.Path)
+			held := statelog.NewFileStore(cfg.Checkpoint.Path)
 			if _, err := held.Load(t.Context(), "x"); err != nil {
 				t.Fatal(err)
 			}

@@ -36,6 +36,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
@@ -202,13 +203,21 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 	if r.cfg.claims() { // a row waits in the table instead of being parked
 		kept = &claimStore{Store: store, memory: map[string][]byte{}}
 	} else if kafka != nil {
-		parked, freeStore := sink.NewParkingLog(r.cfg.sink(), r.cfg.Name), free
+		parked, freeStore := r.parkingLog(), free
 		cfg.Parking, free = parked, func() {
 			closeWithin(parked.Close)
 			freeStore()
 		}
 	}
 	return relay.New(cfg, r.reads(), remarks{r.router, r.source}, to, kept), kafka, free, nil
+}
+
+// parkingLog is the topic of parked events. Its writer is the holder of the slot.
+func (r *Relay) parkingLog() *statelog.Log {
+	to := r.cfg.sink()
+	return statelog.New(statelog.Config{
+		Config: to.Config, Topic: to.Parking, Settings: statelog.Letters, TransactionalID: r.cfg.Name, Codec: to.Codec(), Logger: to.Logger, Hooks: to.Hooks,
+	})
 }
 
 // closeLimit is how long the end of a transaction in the parking topic is waited for. The relay has waited for its records before.
@@ -347,18 +356,19 @@ func (r *Relay) openStore() (kept store, free func(), err error) {
 		}
 	}()
 	if r.cfg.Checkpoint.Store == "file" {
-		file := sink.NewFileStore(r.cfg.Checkpoint.Path)
+		file := statelog.NewFileStore(r.cfg.Checkpoint.Path)
 		return file, func() {
 			if err := file.Close(); err != nil {
 				r.cfg.Logger.Warn().Err(err).Msg("closing the checkpoint file")
 			}
 		}, nil
 	}
-	kafka, err := sink.NewKafkaStore(r.cfg.sink(), r.cfg.Checkpoint.Topic)
+	to := r.cfg.sink()
+	kafka, err := statelog.NewKafkaStore(statelog.Config{Config: to.Config, Topic: r.cfg.Checkpoint.Topic, Logger: to.Logger})
 	if err != nil {
 		return nil, nil, fmt.Errorf("checkpoint store: %w", err)
 	}
-	return kafka, kafka.Close, nil
+	return kafka, func() { closeWithin(kafka.Close) }, nil
 }
 
 // pgSource is replication.Source as package relay wants it: its sessions behind an interface.

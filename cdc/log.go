@@ -11,12 +11,13 @@ type Anchor struct {
 	Open   int    `json:"open,omitzero"` // number of events that were parked and neither delivered nor dropped
 }
 
-// LogState is what the brokers know of the log.
+// LogState is what the brokers know of the log, as of an Open or a Read.
 type LogState struct {
 	ID      string // the topic id, as in Anchor
 	Missing bool   // the topic does not exist; then the other fields are zero
 	Start   int64  // offset of the first record that is left
 	End     int64  // offset behind the last record
+	Next    int64  // offset behind the last record that was read
 }
 
 // Appended is the end of one append to the log.

@@ -7,13 +7,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -41,7 +40,7 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	name := what + " topic " + topic
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	t, refused := c.ownTopic(ctx, name, topic, used, sink.CreateLetterTopic, sink.LetterTopic)
+	t, refused := c.ownTopic(ctx, name, topic, used, statelog.Letters)
 	if refused != nil {
 		c.add(name+" size", Warn, "the brokers refuse to raise max.message.bytes to the size of a request ("+said(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
 	}
@@ -63,9 +62,9 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	}
 }
 
-// ownTopic describes a topic of walpost's own. If the topic does not exist and is used, ownTopic says whether create could create it
+// ownTopic describes a topic of walpost's own. If the topic does not exist and is used, ownTopic says whether it could be created
 // with the settings. It returns nil if there is no topic to judge. refused is why the brokers refuse the settings.
-func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool, create topicCreator, settings map[string]string) (t *kafka.Topic, refused error) {
+func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool, settings statelog.Settings) (t *kafka.Topic, refused error) {
 	switch t = c.known(name, topic, "Change the name of the topic in the configuration."); {
 	case t == nil:
 	case t.Err == nil:
@@ -73,8 +72,8 @@ func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool
 		return t, nil
 	case !used:
 	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
-		made, refused, err := create(ctx, c.cl, topic, true)
-		if c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: settings}, made, err) {
+		made, refused, err := settings.Create(ctx, c.cl, topic, true)
+		if c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: settings[0]}, made, err) {
 			c.add(name, OK, "the topic is missing and will be created"+with(made))
 			return nil, refused
 		}
@@ -85,9 +84,6 @@ func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool
 	}
 	return nil, nil
 }
-
-// A topicCreator is sink.CreateLetterTopic or sink.CreateCheckpointTopic.
-type topicCreator func(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error)
 
 // told reports whether the brokers have told the settings of a topic, by which walpost knows whether what is true.
 func (c *kafkaCheck) told(name string, t *kafka.Topic, what string) bool {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/internal/statelog"
 )
 
 // The providers of Kafka. The brokers' names tell who runs them.
@@ -102,8 +102,8 @@ func (f *kafkaFixes) compactSoon() string {
 		return "cleanup.policy=compact,segment.bytes=52428800"
 	}
 	var all []string
-	for _, key := range slices.Sorted(maps.Keys(sink.CheckpointTopic)) {
-		all = append(all, key+"="+sink.CheckpointTopic[key])
+	for _, key := range slices.Sorted(maps.Keys(statelog.Checkpoints[0])) {
+		all = append(all, key+"="+statelog.Checkpoints[0][key])
 	}
 	return strings.Join(all, ",")
 }

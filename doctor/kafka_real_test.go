@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/sink"
 )
@@ -142,8 +143,8 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	}
 	k, asked := testenv.KafkaWithACLs(t, users, nil)
 	k.CreateTopic(t, topic, 3, nil)
-	k.CreateTopic(t, cp, 1, sink.CheckpointTopic)
-	k.CreateTopic(t, "parked", 1, sink.LetterTopic)
+	k.CreateTopic(t, cp, 1, statelog.Checkpoints[0])
+	k.CreateTopic(t, "parked", 1, statelog.Letters[0])
 	admin := k.Client(t)
 	config := func(i int) sink.Config {
 		cfg := config([]string{asked})
@@ -349,7 +350,7 @@ func TestRealDeletedCheckpointsAreFound(t *testing.T) {
 	if deleted, err := kadm.NewClient(cl).DeleteRecords(patient(t), to); err != nil || deleted.Error() != nil {
 		t.Fatal(deleted, err)
 	}
-	lost := &sink.LostRecords{Topic: topic, Name: "n", Start: 1}
+	lost := &statelog.LostRecords{Topic: topic, Name: "n", Start: 1}
 	found := func(name string) string {
 		return lines(CheckKafka(t.Context(), config(k.Brokers()), topic, name, func() Expected { return Expected{} }))
 	}
@@ -360,6 +361,6 @@ func TestRealDeletedCheckpointsAreFound(t *testing.T) {
 // A topic that a store makes is judged as small.
 func TestRealTheStoresTopicIsNotBlamed(t *testing.T) {
 	k := testenv.Kafka(t)
-	topic := k.Topic(t, 1, sink.CheckpointTopic)
+	topic := k.Topic(t, 1, statelog.Checkpoints[0])
 	hasNot(t, looked(t, config(k.Brokers()), nil, topic), "warn: segment", "warn: min")
 }

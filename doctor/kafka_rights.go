@@ -14,7 +14,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/internal/statelog"
 )
 
 // idempotent asks for a producer id, as every start of the producer does. That writes nothing.
@@ -100,7 +100,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	// A topic that cannot be read to its end would use up the caller's time.
 	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
 	defer cancel()
-	t, refused := c.ownTopic(ctx, name, topic, true, sink.CreateCheckpointTopic, sink.CheckpointTopic)
+	t, refused := c.ownTopic(ctx, name, topic, true, statelog.Checkpoints)
 	if refused != nil {
 		c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each start of a relay may have to read a lot")
 	}
@@ -126,8 +126,8 @@ func (c *kafkaCheck) readable(ctx context.Context, name, relay string, t *kafka.
 		c.add(name, Fail, "the relay's user may not "+strings.ToLower(strings.Join(missing, " or "))+" the topic", c.fixes.grant(topic, missing...))
 		return false
 	}
-	_, at, err := sink.ReadCheckpoints(ctx, c.cl, topic, relay, askTimeout/2)
-	var lost *sink.LostRecords
+	at, err := statelog.CheckRecords(ctx, c.cl, topic, relay, askTimeout/2)
+	var lost *statelog.LostRecords
 	switch {
 	case errors.As(err, &lost):
 		c.add(name, Fail, lost.Error(), fix.Words(lost.Hint()))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/internal/statelog"
 )
 
 // topicSettings are the settings of a topic that CheckKafka judges.
@@ -136,7 +136,7 @@ func (c *kafkaCheck) cleanup(name, topic string, kv map[string]string, keyless b
 // checkpointSettings judges whether a checkpoint topic keeps too little, or more than a connect should have to read.
 func (c *kafkaCheck) checkpointSettings(name, topic string, kv map[string]string) {
 	p := kv["cleanup.policy"]
-	if sink.DeletesCheckpoints(p) {
+	if statelog.DeletesCheckpoints(p) {
 		c.add(name+" cleanup", Warn, "cleanup.policy is "+p+": the checkpoint of a relay that is away for longer than retention.ms is deleted",
 			c.fixes.topic(topic, "cleanup.policy=compact"))
 	}
@@ -151,7 +151,7 @@ func (c *kafkaCheck) checkpointSettings(name, topic string, kv map[string]string
 	}
 	if ratio, err := strconv.ParseFloat(kv["min.cleanable.dirty.ratio"], 64); err == nil && ratio > usualRatio {
 		c.add(name+" compaction", Warn, fmt.Sprintf("min.cleanable.dirty.ratio is %g: the topic is compacted late, so each start of a relay reads more than necessary", ratio),
-			c.fixes.topic(topic, "min.cleanable.dirty.ratio="+sink.CheckpointTopic["min.cleanable.dirty.ratio"]))
+			c.fixes.topic(topic, "min.cleanable.dirty.ratio="+statelog.Checkpoints[0]["min.cleanable.dirty.ratio"]))
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/sink"
 )
 
 // settled is a checker whose clock stands still.
@@ -246,7 +246,7 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 		kv   map[string]string
 		want string // "" for nothing
 	}{
-		{sink.CheckpointTopic, ""},
+		{statelog.Checkpoints[0], ""},
 		{map[string]string{"cleanup.policy": "compact"}, ""}, // the rest is not told
 		{
 			map[string]string{"cleanup.policy": "compact", "segment.bytes": "1073741824", "segment.ms": week},
@@ -267,7 +267,7 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 		}
 	}
 	m := kafkaFixes{provider: confluent}
-	for _, step := range []fix.Step{m.topic("cp", m.compactSoon()), m.create(kafka.NewTopic{Name: "cp", Partitions: 1, Settings: sink.CheckpointTopic})} {
+	for _, step := range []fix.Step{m.topic("cp", m.compactSoon()), m.create(kafka.NewTopic{Name: "cp", Partitions: 1, Settings: statelog.Checkpoints[0]})} {
 		text := fix.Fix{step}.Text(m.provider)
 		has(t, text, "cleanup.policy=compact")
 		hasNot(t, text, "segment.ms", "dirty") // Confluent Cloud lets nobody set as little

@@ -135,17 +135,14 @@ type Sink interface {
 }
 
 // A ParkingLog is the topic of parked events, which has one partition, with the only process that may
-// write the relay's letters and results into it. One goroutine calls Fence, Append, Appends, Unwritten
+// write the relay's letters and results into it. One goroutine calls Open, Append, Appends, Unwritten
 // and Close; any may call the other methods.
 type ParkingLog interface {
-	// Fence makes this process the only writer: what an earlier one has not committed is given up, and
+	// Open makes this process the only writer: what an earlier one has not committed is given up, and
 	// its later appends fail. Nothing that this process has appended before is committed any more, but
 	// a part of it may be: see Unwritten. A topic that is missing is made if create is set; otherwise nothing is
 	// opened, and that is no error. Errors say by behaviour whether a retry can help.
-	Fence(ctx context.Context, create bool) (cdc.LogState, error)
-
-	// State is what Fence returns, without any effect.
-	State(ctx context.Context) (cdc.LogState, error)
+	Open(ctx context.Context, create bool) (cdc.LogState, error)
 
 	// Append takes over rec. It never waits for the brokers. Records are committed in the order of
 	// Append, and none without those before it.
@@ -158,11 +155,11 @@ type ParkingLog interface {
 	// has a capacity of one and never blocks the log.
 	Wake() <-chan struct{}
 
-	// Broken is why nothing more is committed until Fence: another process has become the writer, or
+	// Broken is why nothing more is committed until Open: another process has become the writer, or
 	// nobody knows whether a transaction is committed. It is nil while all is well.
 	Broken() error
 
-	// Unwritten takes out what was appended before the newest Fence and has not ended, in order. A part
+	// Unwritten takes out what was appended before the newest Open and has not ended, in order. A part
 	// of it can be committed: the caller finds that out by Read, and appends the rest again.
 	Unwritten() []cdc.Pending
 
@@ -170,11 +167,11 @@ type ParkingLog interface {
 	Stalled() error
 
 	// Read calls each for every committed record, in order, from the offset from on to the end that
-	// the topic has when the call begins, or until each returns false. next is the offset behind the
-	// last record that each got, also beside an error. A record is valid during the call of each. If
-	// the topic has lost records behind from, because somebody made it again or removed them, the
+	// the topic has when the call begins, or until each returns false. It returns what it found of the
+	// topic; Next is the offset behind the last record that each got, also beside an error. A record
+	// is valid during the call of each. From 0 it reads what there is. If the topic has lost records behind from, because somebody made it again or removed them, the
 	// error needs a person. Other errors are waited out.
-	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error)
+	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error)
 
 	// Trim deletes the records before an offset, but none from the first one on of which own is false.
 	Trim(ctx context.Context, before int64, own func(*kgo.Record) bool) error

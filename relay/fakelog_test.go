@@ -102,13 +102,13 @@ type fakeLog struct {
 
 	mu      sync.Mutex
 	rng     *rand.Rand
-	gen     int // of the newest Fence
+	gen     int // of the newest Open
 	working bool
 	pending []cdc.Pending // what was appended and has not ended
-	left    []cdc.Pending // the same, before the newest Fence
+	left    []cdc.Pending // the same, before the newest Open
 	ended   []cdc.Appended
 	broken  error
-	late    time.Duration // of Fence
+	late    time.Duration // of Open
 }
 
 func newFakeLog(p *proc, seed uint64) *fakeLog {
@@ -146,7 +146,7 @@ func (f *fakeLog) wakeUp() {
 
 func (f *fakeLog) Wake() <-chan struct{} { return f.wake }
 
-func (f *fakeLog) Fence(ctx context.Context, create bool) (state cdc.LogState, err error) {
+func (f *fakeLog) Open(ctx context.Context, create bool) (state cdc.LogState, err error) {
 	f.mu.Lock()
 	late := f.late
 	f.left, f.pending = append(f.left, f.pending...), nil // the writer stops first
@@ -176,13 +176,6 @@ func (f *fakeLog) Fence(ctx context.Context, create bool) (state cdc.LogState, e
 	f.left, f.pending = append(f.left, f.pending...), nil
 	f.mu.Unlock()
 	return cdc.LogState{ID: park.id, Start: park.start, End: park.end()}, nil
-}
-
-func (f *fakeLog) State(context.Context) (cdc.LogState, error) {
-	w := f.p.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return cdc.LogState{ID: w.park.id, Missing: w.park.id == "", Start: w.park.start, End: w.park.end()}, nil
 }
 
 func (f *fakeLog) Append(rec *cdc.Record, ticket cdc.Ticket) {
@@ -282,24 +275,24 @@ func (f *fakeLog) Stalled() error { return nil }
 
 var errGone = fault.Person(errors.New("records that were in the partition are gone"), "walpost verify")
 
-func (f *fakeLog) Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (int64, error) {
+func (f *fakeLog) Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error) {
 	w := f.p.w
 	w.mu.Lock()
-	start, unread := w.park.start, w.park.unread
-	missing := w.park.id == ""
+	at := cdc.LogState{ID: w.park.id, Missing: w.park.id == "", Start: w.park.start, End: w.park.end(), Next: from}
+	unread := w.park.unread
 	var topic []*kgo.Record
-	if from >= start && from <= w.park.end() {
-		topic = w.park.records[from-start : len(w.park.records) : len(w.park.records)]
+	if from >= at.Start && from <= w.park.end() {
+		topic = w.park.records[from-at.Start : len(w.park.records) : len(w.park.records)]
 	}
 	w.mu.Unlock()
 	switch {
-	case missing:
-		return from, errNet
-	case from < start:
-		return from, errGone
+	case at.Missing:
+		return at, errNet
+	case from < at.Start:
+		return at, errGone
 	}
 	if !f.sleep(ctx, f.delay()) {
-		return from, fault.Retry(context.Canceled)
+		return at, fault.Retry(context.Canceled)
 	}
 	if unread {
 		topic = topic[:len(topic)/2] // and then the connection is lost
@@ -309,17 +302,17 @@ func (f *fakeLog) Read(ctx context.Context, from int64, each func(*kgo.Record) b
 		dead := f.p.dead
 		w.mu.Unlock()
 		if dead {
-			return from, errNet
+			return at, errNet
 		}
-		from = rec.Offset + 1
+		at.Next = rec.Offset + 1
 		if !each(rec) {
-			return from, nil
+			return at, nil
 		}
 	}
 	if unread {
-		return from, errNet
+		return at, errNet
 	}
-	return from, nil
+	return at, nil
 }
 
 func (f *fakeLog) Trim(_ context.Context, before int64, own func(*kgo.Record) bool) error {

@@ -58,7 +58,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 			}
 			return func() { o = got }
 		})
-		// A lost session does not end this, because no two calls of Fence may overlap.
+		// A lost session does not end this, because no two calls of Open may overlap.
 		if err := p.settle(ctx, time.Time{}, func() bool { return o != nil }); err != nil || o == nil {
 			return err
 		}
@@ -125,7 +125,7 @@ var errRecreated = errors.New("the topic was deleted and created again")
 
 // fence makes this process the only writer. It works beside the loop.
 func (p *parker) fence(ctx context.Context, create bool, epoch uint64) (state cdc.LogState, err error) {
-	if state, err = p.cfg.Parking.Fence(ctx, create); err != nil {
+	if state, err = p.cfg.Parking.Open(ctx, create); err != nil {
 		return state, err
 	}
 	// Whoever takes the slot writes a record before it fences. So if the record is still this
@@ -149,11 +149,12 @@ func (p *parker) resume(ctx context.Context, anchor *cdc.Anchor, next int64, epo
 	case o.state.Missing, anchor != nil && !parking.SameTopic(o.state.ID, anchor.ID), o.state.End < next:
 		o.err = errRecreated // nothing was open: Judge has seen to that
 	default:
-		o.next, o.err = p.cfg.Parking.Read(ctx, next, func(rec *kgo.Record) bool {
+		var read cdc.LogState
+		read, o.err = p.cfg.Parking.Read(ctx, next, func(rec *kgo.Record) bool {
 			o.items = append(o.items, parking.Read(rec))
 			return ctx.Err() == nil
 		})
-		o.err = waitOut(o.err)
+		o.next, o.err = read.Next, waitOut(o.err)
 	}
 	return o
 }
@@ -203,7 +204,8 @@ func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, epoch uint64) *op
 		o.others = p.cfg.Poison.Others(p.cfg.Name, &p.found)
 	}
 	letters := map[string]bool{}
-	o.next, o.err = p.cfg.Parking.Read(ctx, from, func(rec *kgo.Record) bool {
+	var read cdc.LogState
+	read, o.err = p.cfg.Parking.Read(ctx, from, func(rec *kgo.Record) bool {
 		it := parking.Read(rec)
 		o.lot.Add(it)
 		o.others.Add(it)
@@ -212,7 +214,7 @@ func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, epoch uint64) *op
 		}
 		return ctx.Err() == nil
 	})
-	o.next, o.err = max(o.next, from), waitOut(o.err)
+	o.next, o.err = max(read.Next, from), waitOut(o.err)
 	switch {
 	case o.err != nil || anchor == nil:
 	case lost != nil && o.lot.Needed < o.state.Start && !accepted(lost):

@@ -18,11 +18,10 @@ import (
 )
 
 const (
-	followEvery = time.Second      // between two looks for requests, while something is parked
-	lookEvery   = 10 * time.Second // between two looks whether the topic still has what is needed
-	openAgain   = time.Second      // after the topic could not be opened
-	readBatch   = 1000             // records of the topic that the loop takes at one time
-	trimEvery   = 10_000           // offsets that are not needed any more before they are deleted
+	followEvery = time.Second // between two looks for requests, while something is parked
+	openAgain   = time.Second // after the topic could not be opened
+	readBatch   = 1000        // records of the topic that the loop takes at one time
+	trimEvery   = 10_000      // offsets that are not needed any more before they are deleted
 )
 
 // A parker parks keys and releases them. It is the only writer of the relay's part of the topic of
@@ -46,7 +45,6 @@ type parker struct {
 	wrote     int64 // offset behind the newest record that this process wrote
 	following bool  // a reading has not ended
 	due       time.Time
-	looked    time.Time // at the topic's state
 	failing   recent.Edge
 	failed    error              // of the newest reading
 	lost      error              // the topic has lost records
@@ -117,7 +115,7 @@ func (p *parker) append(letter *cdc.Record, ticket cdc.Ticket) {
 	writer{p}.Append(letter, ticket)
 }
 
-// A writer appends to the topic, but only while this process has opened it. A Fence may have made it the only writer although
+// A writer appends to the topic, but only while this process has opened it. An Open may have made it the only writer although
 // another process has the slot.
 type writer struct{ *parker }
 
@@ -129,7 +127,7 @@ func (w writer) Append(rec *cdc.Record, ticket cdc.Ticket) {
 	}
 }
 
-func (w writer) Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (int64, error) {
+func (w writer) Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error) {
 	return w.cfg.Parking.Read(ctx, from, each)
 }
 
@@ -183,13 +181,9 @@ func (p *parker) follow() error {
 	}
 	p.following = true
 	from, lot := p.next, p.lot
-	look := p.now.Sub(p.looked) >= lookEvery
-	if look {
-		p.looked = p.now
-	}
 	p.beside(func() func() {
 		var items []parking.Item
-		next, err := p.cfg.Parking.Read(p.background, from, func(rec *kgo.Record) bool {
+		state, err := p.cfg.Parking.Read(p.background, from, func(rec *kgo.Record) bool {
 			if items = append(items, parking.Read(rec)); len(items) == readBatch {
 				batch := items
 				items = nil
@@ -201,23 +195,18 @@ func (p *parker) follow() error {
 			}
 			return p.background.Err() == nil
 		})
-		var state cdc.LogState
-		var unseen error
-		if look {
-			state, unseen = p.cfg.Parking.State(p.background)
-		}
 		return func() {
 			if lot != p.lot {
 				return
 			}
 			p.add(items)
-			if look && unseen == nil && p.lost == nil {
+			if err == nil && p.lost == nil {
 				// What this process deletes itself is before the anchor.
 				if _, lost := parking.Judge(p.cfg.Poison.ParkingTopic, p.anchor(), state); fault.NeedsPerson(lost) {
 					p.lost = lost
 				}
 			}
-			p.following, p.next, p.due, p.failed = false, max(p.next, next), time.Now().Add(followEvery), err
+			p.following, p.next, p.due, p.failed = false, max(p.next, state.Next), time.Now().Add(followEvery), err
 			switch {
 			case err == nil:
 				p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be read again")

@@ -1,5 +1,4 @@
-// Package sink delivers records: to Kafka (Open), or to a writer for trying (NewStdout). It also holds the stores of
-// checkpoints (NewKafkaStore, NewFileStore).
+// Package sink delivers records: to Kafka (Open), or to a writer for trying (NewStdout).
 //
 // It knows the Kafka client, its settings and its errors. It knows nothing of transactions of the source or of positions.
 package sink
@@ -32,7 +31,7 @@ type Config struct {
 	// Open, and otherwise for the first letter.
 	DeadLetters string `yaml:"-"`
 	Bury        bool   `yaml:"-"`
-	// Parking is the topic of parked events, for a ParkingLog. Park says that a policy parks keys.
+	// Parking is the topic of parked events. Park says that a policy parks keys.
 	Parking string `yaml:"-"`
 	Park    bool   `yaml:"-"`
 
@@ -82,6 +81,9 @@ func (c *Config) Validate() conf.Problems {
 	}
 	return found
 }
+
+// Codec is what Compression names.
+func (c *Config) Codec() kgo.CompressionCodec { return codecs[c.Compression] }
 
 var codecs = map[string]kgo.CompressionCodec{
 	"":       kgo.SnappyCompression(),

@@ -15,23 +15,6 @@ import (
 // errPartition is the client's refusal of a partition that the topic does not have.
 var errPartition = errors.New("the topic has no such partition")
 
-// refusals are the errors that can mean that a record itself will never be accepted. Such an error is only a suspicion while the record shared its batch with others, because the broker refuses the
-// batch and the client then fails everything buffered for the partition: the innocent have the same error.
-//
-// Every other error is waited out. CORRUPT_MESSAGE and UNKNOWN_SERVER_ERROR are among those: they speak of the transport
-// or the broker.
-var refusals = []struct {
-	err    error
-	reason cdc.Reason
-}{
-	{kerr.MessageTooLarge, cdc.TooLarge},
-	{kerr.RecordListTooLarge, cdc.TooLarge},
-	{kerr.InvalidRecord, cdc.InvalidRecord},
-	{kerr.InvalidTimestamp, cdc.InvalidRecord},
-	{errPartition, cdc.InvalidRecord},
-	{kerr.InvalidTopicException, cdc.InvalidTopic},
-}
-
 // timestampHint is the advice for a record whose timestamp the topic refuses.
 func timestampHint() string {
 	return "The topic refuses the timestamp of the record: see its message.timestamp.before.max.ms and message.timestamp.after.max.ms. " +
@@ -39,14 +22,12 @@ func timestampHint() string {
 		"For later rows, correct the program that writes the column. For this row, raise the limit of the topic: " + fault.Command("check") + " may print the command."
 }
 
-// refusal says why a record with this error may never be accepted; "" for any other error.
+// refusal says why a record with this error may never be accepted; "" for any other error. See kafka.Refusal.
 func refusal(err error) cdc.Reason {
-	for _, r := range refusals {
-		if errors.Is(err, r.err) {
-			return r.reason
-		}
+	if errors.Is(err, errPartition) {
+		return cdc.InvalidRecord
 	}
-	return ""
+	return kafka.Refusal(err)
 }
 
 func missing(err error) bool {

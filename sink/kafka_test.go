@@ -20,10 +20,8 @@ import (
 )
 
 var (
-	_ relay.Sink  = (*Kafka)(nil)
-	_ relay.Sink  = (*Stdout)(nil)
-	_ relay.Store = (*KafkaStore)(nil)
-	_ relay.Store = (*FileStore)(nil)
+	_ relay.Sink = (*Kafka)(nil)
+	_ relay.Sink = (*Stdout)(nil)
 )
 
 // TestMain ends the shared servers and then looks for goroutines that are left.

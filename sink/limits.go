@@ -2,12 +2,9 @@ package sink
 
 import (
 	"errors"
-	"time"
 
 	"github.com/walpost/walpost/internal/kafka"
 )
-
-const askTimeout = 10 * time.Second
 
 func (s *Kafka) limitOf(topic string) int32 {
 	if n, ok := s.limits.Load(topic); ok {

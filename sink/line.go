@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/topicname"
 )
 
@@ -88,7 +89,7 @@ func (s *Kafka) resume(t *topic) {
 // errors say why a topic can not be used now; a refusal among them that it never can.
 func (s *Kafka) learn(group []*topic) []error {
 	errs := make([]error, len(group))
-	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
 	defer cancel()
 	var names []string
 	for i, t := range group {
@@ -146,7 +147,7 @@ func (s *Kafka) makes(topic string) bool { return s.cfg.Topics.Create || topic =
 func (s *Kafka) create(ctx context.Context, topic string) error {
 	var err error
 	if topic == s.cfg.DeadLetters {
-		_, _, err = CreateLetterTopic(ctx, s.adm, topic, false)
+		_, _, err = statelog.Letters.Create(ctx, s.adm, topic, false)
 	} else {
 		how := kafka.NewTopic{Name: topic, Partitions: s.cfg.Topics.Partitions, Replicas: s.cfg.Topics.ReplicationFactor}
 		_, err = how.Create(ctx, s.adm, false)

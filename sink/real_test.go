@@ -119,53 +119,6 @@ func TestRealKeysOfManyPartitionsStayInOrder(t *testing.T) {
 	b.checkLog(k.Brokers(), a)
 }
 
-func TestRealKafkaStore(t *testing.T) {
-	k := testenv.Kafka(t)
-	topic := k.Topic(t, 1, nil) + ".checkpoints"
-	s := kafkaStore(t, k.Brokers(), topic)
-	storeStories(t, s)
-	is, err := kafka.DescribeTopic(patient(t), s.cl, topic, "cleanup.policy")
-	if err != nil || is.Settings["cleanup.policy"] != "compact" {
-		t.Errorf("created with %+v, %v", is, err)
-	}
-	deleteTopic(t, s.cl, topic)
-}
-
-// An open transaction in front of the end, which is somebody else's, makes a read wait, and not come back with less.
-func TestRealKafkaStoreReadsOverTransactions(t *testing.T) {
-	k := testenv.Kafka(t)
-	topic := k.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})
-	s := kafkaStore(t, k.Brokers(), topic)
-	if err := s.Save(patient(t), "n/1", []byte("one")); err != nil {
-		t.Fatal(err)
-	}
-	tx := k.Client(t, kgo.TransactionalID(topic), kgo.DefaultProduceTopic(topic))
-	for _, how := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit} {
-		if err := tx.BeginTransaction(); err != nil {
-			t.Fatal(err)
-		}
-		v := fmt.Sprint(bool(how))
-		if err := tx.ProduceSync(patient(t), &kgo.Record{Key: []byte("n/1"), Value: []byte(v)}).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
-		if got, err := s.Load(ctx, "n"); err == nil {
-			t.Errorf("read %q over an open transaction", got["n/1"])
-		}
-		cancel()
-		if err := tx.EndTransaction(patient(t), how); err != nil {
-			t.Fatal(err)
-		}
-		want := "one"
-		if how == kgo.TryCommit {
-			want = v
-		}
-		if got, err := s.Load(patient(t), "n"); err != nil || string(got["n/1"]) != want {
-			t.Errorf("read %q, %v; want %q", got["n/1"], err, want)
-		}
-	}
-}
-
 // A follower that does not keep up holds up every acknowledgement until its leader drops it. Nothing is wrong with the client then,
 // so nothing is delivered twice.
 func TestRealSlowFollowerGivesNoDuplicates(t *testing.T) {

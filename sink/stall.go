@@ -1,22 +1,15 @@
 package sink
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/walpost/walpost/internal/kafka"
-)
-
-const (
-	stallAfter = 1500 * time.Millisecond // without an acknowledgement in a topic that has something to deliver
-	probeEvery = 2 * time.Second
 )
 
 // probe is the search for the reason of a stall. Guarded by Kafka.mu.
@@ -27,7 +20,7 @@ type probe struct {
 }
 
 // Stalled says what delivery is waiting for, or nil. It is cheap: where the reason is not known yet it starts one search for
-// it, not more often than every probeEvery, and says meanwhile how long there was no acknowledgement.
+// it, not more often than every kafka.ProbeEvery, and says meanwhile how long there was no acknowledgement.
 func (s *Kafka) Stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,13 +31,13 @@ func (s *Kafka) Stalled() error {
 		if t.pending == 0 && t.gate != halted {
 			continue
 		}
-		if (t.reason == nil || errors.Is(t.reason, errFresh)) && now.Sub(t.since) < stallAfter {
+		if (t.reason == nil || errors.Is(t.reason, errFresh)) && now.Sub(t.since) < kafka.StallAfter {
 			continue
 		}
 		if worst == nil || t.since.Before(worst.since) || t.since.Equal(worst.since) && t.name < worst.name {
 			worst = t
 		}
-		if t.reason == nil || t.flight > 0 && now.Sub(t.since) >= stallAfter { // the reason may be an earlier attempt's
+		if t.reason == nil || t.flight > 0 && now.Sub(t.since) >= kafka.StallAfter { // the reason may be an earlier attempt's
 			silent = append(silent, t.name)
 		}
 	}
@@ -52,7 +45,7 @@ func (s *Kafka) Stalled() error {
 		s.probe.found = nil
 		return nil
 	}
-	if len(silent) > 0 && !s.probe.running && now.Sub(s.probe.at) > probeEvery {
+	if len(silent) > 0 && !s.probe.running && now.Sub(s.probe.at) > kafka.ProbeEvery {
 		s.probe.running = true
 		s.wg.Add(1)
 		go s.search(silent)
@@ -66,24 +59,11 @@ func (s *Kafka) Stalled() error {
 	if err := s.dials.Last(); err != nil { // the search says the same later, because it waits for the brokers
 		return fmt.Errorf("topic %s: %w", worst.name, err)
 	}
-	return silence{worst.name, now.Sub(worst.since)}
+	return kafka.Silence{Topic: worst.name, Since: now.Sub(worst.since)}
 }
 
 // Unreachable reports whether the newest attempt to connect to a broker has failed.
 func (s *Kafka) Unreachable() bool { return s.dials.Last() != nil }
-
-// A silence is a stall whose cause is not known yet.
-type silence struct {
-	topic string
-	long  time.Duration
-}
-
-func (e silence) Error() string {
-	return fmt.Sprintf("topic %s: no acknowledgement for %s", e.topic, e.long.Round(100*time.Millisecond))
-}
-
-// CauseKnown is false: a later error of Stalled may tell the cause.
-func (silence) CauseKnown() bool { return false }
 
 // Pending calls each once for every topic that has records which are sent and not delivered: how many, what they wait for (nil
 // where that is not known), and whether the topic is closed behind a record that was refused. each must not call the sink.
@@ -109,7 +89,7 @@ func (s *Kafka) search(topics []string) {
 		topics = topics[:32] // one reason is enough for all; the others have their turn later
 	}
 	s.nudge(topics)
-	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
 	defer cancel()
 	found, wait, told := map[string]error{}, map[string]time.Duration{}, map[int32]time.Duration{}
 	known, err := kafka.Topics(ctx, s.adm, topics, "min.insync.replicas")
@@ -118,7 +98,7 @@ func (s *Kafka) search(topics []string) {
 			found[name] = s.unreachable(err)
 		} else if errors.Is(known[i].Err, kerr.UnknownTopicOrPartition) && s.makes(name) { // it was deleted while its events wait
 			found[name] = s.create(ctx, name)
-		} else if why := examine(&known[i]); why != nil {
+		} else if why := known[i].Unwritable(); why != nil {
 			found[name] = why
 		} else if wait[name], why = s.mustWait(ctx, &known[i], told); why != nil {
 			found[name] = fmt.Errorf("topic %s: %w", name, why)
@@ -152,24 +132,6 @@ func (s *Kafka) nudge(topics []string) {
 	for c := range clients {
 		c.ForceMetadataRefresh()
 	}
-}
-
-// examine says what about a topic's state keeps a produce from being acknowledged.
-func examine(t *kafka.Topic) error {
-	if t.Err != nil {
-		return reason(t.Name, t.Err)
-	}
-	least, _ := strconv.Atoi(t.Settings["min.insync.replicas"]) // 0 if it is not told
-	for _, p := range t.Partitions {
-		if err := kerr.ErrorForCode(p.ErrorCode); err != nil || p.Leader < 0 {
-			return fmt.Errorf("topic %s has no leader for partition %d: %w", t.Name, p.Partition, cmp.Or(err, error(kerr.LeaderNotAvailable)))
-		}
-		if len(p.ISR) < least {
-			return fmt.Errorf("topic %s has %d in-sync replicas of partition %d, fewer than min.insync.replicas=%d: %w",
-				t.Name, len(p.ISR), p.Partition, least, kerr.NotEnoughReplicas)
-		}
-	}
-	return nil
 }
 
 // unreachable names the brokers, and the dialer's own error if there is one.

@@ -95,7 +95,7 @@ func TestOnlyALongWaitWithoutAReasonIsStuck(t *testing.T) {
 					a.stuck.found = false
 					return time.Since(begin)
 				}
-				time.Sleep(probeEvery)
+				time.Sleep(kafka.ProbeEvery)
 			}
 			return 0
 		}

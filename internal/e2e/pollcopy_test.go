@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/sink"
 )
 
 // A server is restored from an earlier copy. Its rows say that delivered events are not delivered, so a person decides.
@@ -30,7 +30,7 @@ func TestWorkersNoticeAnEarlierCopy(t *testing.T) {
 		n++
 		s.insert(pg, "a", n)
 		w.total(t, time.Minute, n)
-		records, err := sink.NewFileStore(file).Look(t.Context(), s.name)
+		records, err := statelog.NewFileStore(file).Look(t.Context(), s.name)
 		if err != nil {
 			t.Fatal(err)
 		}

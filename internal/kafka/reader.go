@@ -22,6 +22,7 @@ type Reader struct {
 	Client    *kgo.Client
 	Topic     string
 	Partition int32
+	ID        [16]byte                // if set, the topic must be this one; otherwise the error is ErrGone
 	Since     time.Time               // if set, the first timestamp that counts
 	From      int64                   // the first offset that counts
 	Whole     bool                    // if the log begins behind From, or ends before it, the error is ErrGone
@@ -192,6 +193,9 @@ func (r *Reader) locate(ctx context.Context) (id [16]byte, err error) {
 	r.Partitions = len(t.Partitions)
 	for _, p := range t.Partitions {
 		if p.Partition == r.Partition && p.Leader >= 0 {
+			if r.ID != [16]byte{} && t.ID != [16]byte{} && r.ID != t.ID { // as a broker sees it that may not have learned of r.ID yet
+				return id, fmt.Errorf("%w: the topic was created again", ErrGone)
+			}
 			r.leader, r.epoch = p.Leader, p.LeaderEpoch
 			return t.ID, nil
 		}

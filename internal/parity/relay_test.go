@@ -16,8 +16,8 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/convert"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/yamlfile"
-	"github.com/walpost/walpost/sink"
 )
 
 // Relay runs cases on walpost, each with a checkpoint of its own and, unless Brokers is set, a Kafka of its own in this process.
@@ -76,7 +76,7 @@ func (w *Relay) Run(ctx context.Context, c *Case, p *Place, slot string) (o Outc
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 	cfg.Kafka.Brokers = brokers
 	cfg.Kafka.Topics.Create = true
-	cfg.Checkpoint = sink.StoreConfig{Store: "file", Path: filepath.Join(dir, "checkpoint")}
+	cfg.Checkpoint = statelog.StoreConfig{Store: "file", Path: filepath.Join(dir, "checkpoint")}
 	cfg.HaltLinger = 0
 	cfg.Monitor.Interval = time.Hour
 	relay, err := walpost.New(cfg)

@@ -12,30 +12,22 @@ import (
 
 // A Log is the topic of parked events as None reads it: see relay.ParkingLog.
 type Log interface {
-	State(ctx context.Context) (cdc.LogState, error)
-	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error)
+	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error)
 }
 
 // None returns an error if the relay of a name has parked keys, or had some by the anchor of its checkpoint, nil for none, and the
 // topic has lost them. The places of their events mean nothing to another source of the same rows, so the relay cannot change to it.
 func None(ctx context.Context, log Log, topic, name string, anchor *cdc.Anchor) error {
-	state, err := log.State(ctx)
-	if err != nil {
-		return fmt.Errorf("read the topic of parked events: %w", err)
-	}
-	if _, err := Judge(topic, anchor, state); err != nil {
-		return fault.Person(err, "Change the configuration back and start walpost run, which prints how to go on. Then change the source.")
-	}
-	if state.Missing {
-		return nil
-	}
 	lot := New(name)
-	_, err = log.Read(ctx, 0, func(rec *kgo.Record) bool {
+	state, err := log.Read(ctx, 0, func(rec *kgo.Record) bool {
 		lot.Add(Read(rec))
 		return ctx.Err() == nil
 	})
 	if err != nil {
 		return fmt.Errorf("read the topic of parked events: %w", err)
+	}
+	if _, err := Judge(topic, anchor, state); err != nil {
+		return fault.Person(err, "Change the configuration back and start walpost run, which prints how to go on. Then change the source.")
 	}
 	if c := lot.Counts(); c.Events > 0 {
 		return fault.Config(fmt.Errorf("relay %s has %d parked keys with %d events, and parked keys cannot be moved to another source", name, c.Keys, c.Events),

@@ -49,7 +49,7 @@ const (
 
 // A Topic is the topic of parked events.
 type Topic interface {
-	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error)
+	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error)
 	Append(rec *cdc.Record, ticket cdc.Ticket)
 }
 
@@ -317,7 +317,7 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 		letters := map[string]*deadletter.Letter{} // by token: another letter of an event can come meanwhile
 		var err error
 		for _, r := range reads {
-			var read int64
+			var read cdc.LogState
 			read, err = p.Topic.Read(ctx, r.first, func(rec *kgo.Record) bool {
 				if r.wanted[rec.Offset] {
 					if letter, _, err := deadletter.Decode(deadletter.Owned(rec)); err == nil && letter != nil {
@@ -326,8 +326,8 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 				}
 				return rec.Offset < r.last
 			})
-			if err == nil && read <= r.last { // a new leader may say too early an end for a moment
-				err = fmt.Errorf("offset %d is needed, and the topic ends at %d", r.last, read)
+			if err == nil && read.Next <= r.last { // a new leader may say too early an end for a moment
+				err = fmt.Errorf("offset %d is needed, and the topic ends at %d", r.last, read.Next)
 			}
 			if err != nil {
 				break

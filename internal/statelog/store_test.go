@@ -1,4 +1,4 @@
-package sink
+package statelog
 
 import (
 	"context"
@@ -9,16 +9,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/internal/testenv/short"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -59,47 +61,111 @@ func storeStories(t *testing.T, s relay.Store) {
 	load("sho", map[string]string{})
 }
 
-func kafkaStore(t testing.TB, brokers []string, topic string) *KafkaStore {
+// store makes a store in the topic.
+func (w *world) store(t testing.TB) *KafkaStore {
 	t.Helper()
-	s, err := NewKafkaStore(config(brokers), topic)
+	return openStore(t, config(w.brokers, w.topic))
+}
+
+func openStore(t testing.TB, cfg Config) *KafkaStore {
+	t.Helper()
+	s, err := NewKafkaStore(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
+	t.Cleanup(func() { _ = s.Close(patient(t)) })
 	return s
 }
 
-func TestKafkaStore(t *testing.T) {
-	c := testenv.FakeKafka(t)
-	storeStories(t, kafkaStore(t, c.ListenAddrs(), "walpost.checkpoints"))
-	info := c.TopicInfo("walpost.checkpoints")
-	if p := info.Configs["cleanup.policy"]; p == nil || *p != "compact" || len(c.PartitionInfos("walpost.checkpoints")) != 1 {
-		t.Errorf("the topic was created with %v", info.Configs)
+func save(t testing.TB, s interface {
+	Save(ctx context.Context, key string, value []byte) error
+}, key, value string,
+) {
+	t.Helper()
+	var bytes []byte
+	if value != "" {
+		bytes = []byte(value)
 	}
-	again := kafkaStore(t, c.ListenAddrs(), "walpost.checkpoints")
-	if got, err := again.Load(patient(t), "shop"); err != nil || string(got["shop/2"]) != "\x00\xff" {
-		t.Errorf("another process reads %v, %v", got, err)
+	if err := s.Save(patient(t), key, bytes); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func TestKafkaStoreReadsOnAfterCompaction(t *testing.T) {
-	c := testenv.FakeKafka(t)
-	s := kafkaStore(t, c.ListenAddrs(), "cp")
-	for i := range 300 {
-		if err := s.Save(patient(t), "n/1", []byte(fmt.Sprint(i))); err != nil {
+// loads loads until there is an answer, and compares what the record under a key begins with.
+func loads(t testing.TB, s *KafkaStore, key, want string) {
+	t.Helper()
+	name, _, _ := strings.Cut(key, "/")
+	if got, err := s.Load(patient(t), name); err != nil || !strings.HasPrefix(string(got[key]), want) || want == "" && got[key] != nil {
+		t.Errorf("load: %.20q, %v; want %s", got[key], err, want)
+	}
+}
+
+func TestKafkaStore(t *testing.T) { eachKafka(t, nil, kafkaStoreStories) }
+
+func kafkaStoreStories(t *testing.T, w *world) {
+	s := w.store(t)
+	storeStories(t, s)
+	if is := w.settings(t, slices.Collect(maps.Keys(Checkpoints[0]))...); !maps.Equal(is, Checkpoints[0]) {
+		t.Errorf("created with %+v", is)
+	}
+	loads(t, w.store(t), "shop/2", "\x00\xff") // another process
+	// An open transaction in front of the end, which is somebody else's, makes a read wait, and not come back with less.
+	tx, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.TransactionalID(w.topic), kgo.DefaultProduceTopic(w.topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Close()
+	s.log.patience = time.Second
+	for _, how := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit} {
+		if err := tx.BeginTransaction(); err != nil {
 			t.Fatal(err)
 		}
+		if err := tx.ProduceSync(patient(t), &kgo.Record{Key: []byte("n/1"), Value: fmt.Append(nil, bool(how))}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Load(patient(t), "n"); !errors.Is(err, kafka.ErrOpen) || !fault.Retryable(err) {
+			t.Errorf("read %q over an open transaction: %v", got["n/1"], err)
+		}
+		if err := tx.EndTransaction(patient(t), how); err != nil {
+			t.Fatal(err)
+		}
+		loads(t, s, "n/1", map[kgo.TransactionEndTry]string{kgo.TryAbort: "", kgo.TryCommit: "true"}[how])
 	}
-	if err := s.Save(patient(t), "n/2", []byte("newer")); err != nil {
+	s.log.patience = patience
+	// Records that are deleted from the front, as retention and kafka-delete-records.sh do, are noticed.
+	save(t, s, "other/1", "x")
+	at, err := s.log.Read(patient(t), 0, every)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Save(patient(t), "n/1", nil); err != nil {
+	w.set(t, "cleanup.policy", "compact,delete") // otherwise the brokers refuse to delete them
+	w.truncate(t, at.Next-1)
+	for what, s := range map[string]*KafkaStore{"the same": s, "another": w.store(t)} {
+		var lost *LostRecords
+		if got, err := s.Load(patient(t), "n"); !errors.As(err, &lost) || *lost != (LostRecords{Topic: w.topic, Name: "n", Start: at.Next - 1}) || fault.Retryable(err) || !fault.NeedsPerson(err) {
+			t.Errorf("%s process: %v, %v", what, got, err)
+		}
+		loads(t, s, "other/1", "x")
+	}
+	// A topic that somebody deletes under a running relay is made again, and takes checkpoints again. One that somebody makes again is
+	// another one, where nothing of the former one counts.
+	w.deleteTopic(t)
+	short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := s.Save(short, "n/1", []byte("y")); err != nil && !fault.Retryable(err) {
 		t.Fatal(err)
 	}
-	c.Compact()
-	if got, err := s.Load(patient(t), "n"); err != nil || len(got) != 1 {
-		t.Errorf("load: %v, %v", got, err)
-	}
+	waitFor(t, func() bool { return s.Save(patient(t), "n/1", []byte("z")) == nil })
+	loads(t, s, "n/1", "z")
+	w.deleteTopic(t)
+	w.recreate(t)
+	waitFor(t, func() bool {
+		got, err := s.Load(patient(t), "n")
+		if err != nil && !fault.Retryable(err) {
+			t.Fatal(err)
+		}
+		return err == nil && len(got) == 0
+	})
 }
 
 // What can not be read is an error that may pass, and never an empty answer.
@@ -107,12 +173,10 @@ func TestKafkaStoreThatCanNotBeReadIsAnError(t *testing.T) {
 	for _, e := range []*kerr.Error{kerr.TopicAuthorizationFailed, kerr.UnknownServerError} {
 		for _, key := range []kmsg.Key{kmsg.ListOffsets, kmsg.Fetch} {
 			t.Run(e.Message+" "+key.Name(), func(t *testing.T) {
-				c := testenv.FakeKafka(t)
-				s := kafkaStore(t, c.ListenAddrs(), "cp")
-				if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
-					t.Fatal(err)
-				}
-				h := c.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Topic: "cp", Err: e, Count: -1})
+				w := fakeWorld(t, nil)
+				s := w.store(t)
+				save(t, s, "n/1", "x")
+				h := w.fake.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Topic: w.topic, Err: e, Count: -1})
 				ctx, cancel := context.WithCancel(patient(t))
 				go func() {
 					_ = h.Wait(ctx, 2) // an error that ends the call sooner is as good
@@ -120,33 +184,27 @@ func TestKafkaStoreThatCanNotBeReadIsAnError(t *testing.T) {
 				}()
 				got, err := s.Load(ctx, "n")
 				cancel()
-				if err == nil || !fault.Retryable(err) || !strings.Contains(err.Error(), "checkpoint topic cp") {
+				if err == nil || !fault.Retryable(err) || !strings.Contains(err.Error(), "checkpoint topic: ") {
 					t.Errorf("load: %v, %v", got, err)
 				}
 				h.Remove()
-				if got, err := s.Load(patient(t), "n"); err != nil || string(got["n/1"]) != "x" {
-					t.Errorf("afterwards: %v, %v", got, err)
-				}
+				loads(t, s, "n/1", "x")
 			})
 		}
 	}
 }
 
 func TestKafkaStoreThatCanNotBeWrittenIsAnError(t *testing.T) {
-	c := testenv.FakeKafka(t)
-	s := kafkaStore(t, c.ListenAddrs(), "cp")
-	if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	c.Fault(kfake.Fault{Keys: produce, Topic: "cp", Err: kerr.TopicAuthorizationFailed, Count: 1})
+	w := fakeWorld(t, nil)
+	c, s := w.fake, w.store(t)
+	save(t, s, "n/1", "x")
+	c.Fault(kfake.Fault{Keys: produce, Topic: w.topic, Err: kerr.TopicAuthorizationFailed, Count: 1})
 	if err := s.Save(patient(t), "n/1", []byte("y")); err == nil || !fault.Retryable(err) || !errors.Is(err, kerr.TopicAuthorizationFailed) {
 		t.Errorf("save: %v", err)
 	}
-	if err := s.Save(patient(t), "n/1", []byte("z")); err != nil {
-		t.Error(err)
-	}
+	save(t, s, "n/1", "z")
 	// Not acknowledged in time: the error comes, and what is saved later wins.
-	h := c.Fault(kfake.Fault{Keys: produce, Topic: "cp", Err: kerr.NotEnoughReplicas, Count: -1})
+	h := c.Fault(kfake.Fault{Keys: produce, Topic: w.topic, Err: kerr.NotEnoughReplicas, Count: -1})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		_ = h.Wait(patient(t), 1)
@@ -156,12 +214,8 @@ func TestKafkaStoreThatCanNotBeWrittenIsAnError(t *testing.T) {
 		t.Errorf("save: %v", err)
 	}
 	h.Remove()
-	if err := s.Save(patient(t), "n/1", []byte("newest")); err != nil {
-		t.Error(err)
-	}
-	if got, err := s.Load(patient(t), "n"); err != nil || string(got["n/1"]) != "newest" {
-		t.Errorf("load: %v, %v", got, err)
-	}
+	save(t, s, "n/1", "newest")
+	loads(t, s, "n/1", "newest")
 }
 
 func TestFileStore(t *testing.T) {
@@ -241,56 +295,94 @@ func TestADamagedFileIsNeverEmpty(t *testing.T) {
 }
 
 func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
-	short.SkipSlow(t)
-	c := testenv.FakeKafka(t)
-	s := kafkaStore(t, c.ListenAddrs(), "cp")
-	if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	usual := s.patience
-	s.patience = 2 * time.Second
-	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "cp", Err: kerr.NotLeaderForPartition, Count: -1})
+	w := fakeWorld(t, nil)
+	s := w.store(t)
+	save(t, s, "n/1", "x")
+	s.log.patience = time.Second
+	h := w.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: w.topic, Err: kerr.NotLeaderForPartition, Count: -1})
 	if got, err := s.Load(patient(t), "n"); err == nil || !fault.Retryable(err) || !errors.Is(err, kerr.NotLeaderForPartition) {
 		t.Errorf("load: %v, %v", got, err)
 	}
+	s.log.patience = patience
+	ctx, cancel := context.WithCancel(patient(t))
+	go func() {
+		_ = h.Wait(ctx, 1)
+		cancel()
+	}()
+	if got, err := s.Load(ctx, "n"); err == nil || ctx.Err() == nil {
+		t.Errorf("a cancelled load: %v, %v", got, err)
+	}
 	h.Remove()
-	s.patience = usual
-	if got, err := s.Load(patient(t), "n"); err != nil || string(got["n/1"]) != "x" {
-		t.Errorf("afterwards: %v, %v", got, err)
+	loads(t, s, "n/1", "x")
+}
+
+// A Load may take longer than its patience, as long as it comes further.
+func TestALoadTakesAsLongAsItNeeds(t *testing.T) {
+	w := fakeWorld(t, nil)
+	s := w.store(t)
+	for i := range 10 { // large records, so that the topic takes several fetches
+		save(t, s, "n/1", fmt.Sprint(i, " ", strings.Repeat("x", 400_000)))
+	}
+	const delay = 300 * time.Millisecond
+	s.log.patience = time.Second
+	var fetches atomic.Int32
+	w.fake.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		w.fake.KeepControl()
+		fetches.Add(1)
+		w.fake.SleepControl(func() { time.Sleep(delay) })
+		return nil, nil, false
+	})
+	loads(t, s, "n/1", "9 ")
+	if n := fetches.Load(); time.Duration(n)*delay <= s.log.patience {
+		t.Errorf("the load took no longer than its patience: %d fetches", n)
+	}
+}
+
+// Where the brokers refuse the settings that keep the topic small, it is made without them.
+func TestACheckpointTopicIsMadeWithoutSettingsThatAreRefused(t *testing.T) {
+	w := fakeWorld(t, nil)
+	w.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.PolicyViolation, Count: -1, When: func(req kmsg.Request) bool {
+		return len(req.(*kmsg.CreateTopicsRequest).Topics[0].Configs) > 1
+	}})
+	var log strings.Builder
+	cfg := config(w.brokers, w.topic)
+	cfg.Logger = zerolog.New(&log)
+	if _, err := openStore(t, cfg).Load(patient(t), "n"); err != nil {
+		t.Fatal(err)
+	}
+	if said := log.String(); !strings.Contains(said, "POLICY_VIOLATION") || !strings.Contains(said, "the brokers refuse") {
+		t.Error(said)
+	}
+	if is := w.settings(t, "cleanup.policy"); is["cleanup.policy"] != "compact" {
+		t.Errorf("created with %v", is)
 	}
 }
 
 // Only a record under a number says that a holder of the slot was there.
 func TestLostRecordsAreToldByTheRecordsUnderANumber(t *testing.T) {
 	for _, x := range []struct {
-		start int64
-		keys  []string
-		lost  bool
+		keys []string
+		lost bool
 	}{
-		{0, nil, false},
-		{7, nil, true},
-		{7, []string{"n/12"}, false},
-		{7, []string{"n/12.1aae3fbc99fb4b07"}, false},
-		{7, []string{"n/halt/12", "n/skip/0"}, true},
-		{7, []string{"n/halt/12", "n/3"}, false},
+		{nil, true},
+		{[]string{"n/12"}, false},
+		{[]string{"n/12.1aae3fbc99fb4b07"}, false},
+		{[]string{"n/halt/12", "n/skip/0"}, true},
+		{[]string{"n/halt/12", "n/3"}, false},
 	} {
-		f := fold(nil, "cp", "n/")
-		f.Start, f.records = x.start, map[string][]byte{}
+		records := map[string][]byte{}
 		for _, key := range x.keys {
-			f.records[key] = []byte("x")
+			records[key] = []byte("x")
 		}
-		lost := f.lost()
-		if (lost != nil) != x.lost {
-			t.Errorf("start %d, %v: %v", x.start, x.keys, lost)
+		if held("n", records) == x.lost {
+			t.Errorf("%v: held: %v", x.keys, !x.lost)
 		}
-		if lost == nil {
-			continue
-		}
-		later := *lost
-		later.Start++
-		if later.GapToken() == lost.GapToken() || !strings.Contains(fault.Hint(fmt.Errorf("read: %w", lost)), "walpost run --accept-gap="+lost.GapToken()) {
-			t.Errorf("token %s, of a later loss %s, hint %q", lost.GapToken(), later.GapToken(), lost.Hint())
-		}
+	}
+	lost := &LostRecords{Topic: "cp", Name: "n", Start: 7}
+	later := *lost
+	later.Start++
+	if later.GapToken() == lost.GapToken() || !strings.Contains(fault.Hint(fmt.Errorf("read: %w", lost)), "walpost run --accept-gap="+lost.GapToken()) {
+		t.Errorf("token %s, of a later loss %s, hint %q", lost.GapToken(), later.GapToken(), lost.Hint())
 	}
 }
 
@@ -346,23 +438,21 @@ func TestAStoreShowsTheRecordsOfSeveralRelays(t *testing.T) {
 		relay.Store
 		LookNames(ctx context.Context, prefix string) (map[string][]byte, error)
 	}
-	c, path := testenv.FakeKafka(t), filepath.Join(t.TempDir(), "cp.json")
+	w, path := fakeWorld(t, nil), filepath.Join(t.TempDir(), "cp.json")
 	file := NewFileStore(path)
 	t.Cleanup(func() { _ = file.Close() })
 	for kind, s := range map[string]struct{ written, read store }{
-		"kafka": {kafkaStore(t, c.ListenAddrs(), "cp"), kafkaStore(t, c.ListenAddrs(), "cp")},
+		"kafka": {w.store(t), w.store(t)},
 		"file":  {file, NewFileStore(path)},
 	} {
 		if got, err := s.read.LookNames(patient(t), "shop."); err != nil || len(got) > 0 {
 			t.Errorf("%s: %v %v", kind, got, err)
 		}
-		if kind == "kafka" && c.TopicInfo("cp") != nil {
+		if kind == "kafka" && w.fake.TopicInfo(w.topic) != nil {
 			t.Error("the topic was created")
 		}
 		for _, key := range []string{"shop.a/1", "shop.public.b/2.h", "shops.c/1", "shop/1"} {
-			if err := s.written.Save(patient(t), key, []byte("x")); err != nil {
-				t.Fatal(err)
-			}
+			save(t, s.written, key, "x")
 		}
 		got, err := s.read.LookNames(patient(t), "shop.")
 		if keys := slices.Sorted(maps.Keys(got)); err != nil || strings.Join(keys, " ") != "shop.a/1 shop.public.b/2.h" {

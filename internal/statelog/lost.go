@@ -1,4 +1,4 @@
-package sink
+package statelog
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/kafka"
 )
 
 // A LostRecords says that records were deleted from the front of the checkpoint topic, by its retention or by hand, and that it holds
@@ -50,30 +50,23 @@ func (l *LostRecords) GapToken() string {
 	return fmt.Sprintf("%x", sum[:6])
 }
 
-// lost returns an error where records were deleted from the front of the topic, and none of them that is left is of a holder of the slot,
-// under a number, alone or with the holder behind a dot (see relay.Store).
-func (f *folded) lost() *LostRecords {
-	if f.Start == 0 {
-		return nil
-	}
-	for key := range f.records {
-		epoch, _, _ := strings.Cut(key[len(f.prefix):], ".")
+// held reports whether one of the records is of a holder of the slot: under a number, alone or with the holder behind a dot (see
+// relay.Store).
+func held(name string, records map[string][]byte) bool {
+	for key := range records {
+		epoch, _, _ := strings.Cut(strings.TrimPrefix(key, name+"/"), ".")
 		if _, err := strconv.ParseUint(epoch, 10, 64); err == nil {
-			return nil
+			return true
 		}
 	}
-	return &LostRecords{Topic: f.Topic, Name: strings.TrimSuffix(f.prefix, "/"), Start: f.Start}
+	return false
 }
 
-// ReadCheckpoints reads a checkpoint topic as a start of the relay name does. It returns the relay's records and how far it came. patience
-// is how long it waits without coming further. The error is a *LostRecords if the relay's checkpoint may have been deleted.
-func ReadCheckpoints(ctx context.Context, cl *kgo.Client, topic, name string, patience time.Duration) (records map[string][]byte, at kafka.Reader, err error) {
-	f := fold(cl, topic, name+"/")
-	f.Patience = patience
-	if err = f.ToEnd(ctx); err == nil {
-		if lost := f.lost(); lost != nil {
-			err = lost
-		}
-	}
-	return f.records, f.Reader, err
+// CheckRecords reads a checkpoint topic with a client, as a start of the relay name does. patience is how long it waits without coming
+// further. The error is a *LostRecords if the relay's checkpoint may have been deleted. at is how far it came.
+func CheckRecords(ctx context.Context, cl *kgo.Client, topic, name string, patience time.Duration) (at cdc.LogState, err error) {
+	l := New(Config{Topic: topic})
+	l.asks, l.patience = cl, patience
+	_, at, err = fold(ctx, l, name+"/", name)
+	return at, err
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package sink
+package statelog
 
 import (
 	"os"

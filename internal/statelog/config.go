@@ -1,4 +1,4 @@
-package sink
+package statelog
 
 import (
 	"github.com/walpost/walpost/internal/conf"
