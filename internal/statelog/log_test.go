@@ -561,11 +561,15 @@ func logWaitsForAnother(t *testing.T, w *world) {
 	}
 	b.append(1)
 	b.all() // which is not held up
-	b.patience = time.Second
-	at, err := b.Read(t.Context(), 0, every)
-	if !errors.Is(err, kafka.ErrOpen) || !fault.Retryable(err) || at.Next != 1 {
-		t.Fatalf("read up to %+v, %v", at, err)
-	}
+	b.patience = 500 * time.Millisecond
+	waitFor(t, func() bool {
+		at, err := b.Read(t.Context(), 0, every)
+		if err == nil || !fault.Retryable(err) || at.Next > 1 {
+			t.Fatalf("read up to %+v, %v", at, err)
+		}
+		return errors.Is(err, kafka.ErrOpen) && at.Next == 1
+	})
+	b.patience = 10 * time.Second
 	if err := b.Trim(t.Context(), 9, every); err != nil {
 		t.Fatal(err)
 	}
