@@ -53,9 +53,9 @@ func TestWorkersShareOneRecord(t *testing.T) {
 	want("and removes nothing", load(&claimStore{Store: shared}), "shop/1.a")
 	reaches := func(what string, wal cdc.Position) {
 		t.Helper()
-		newest, _, err := checkpoint.Newest("shop", shared)
-		if err != nil || newest.WAL != wal {
-			t.Errorf("%s: the shared record says %d, must say %d (%v)", what, newest.WAL, wal, err)
+		stored, err := checkpoint.Read("shop", shared)
+		if err != nil || stored.Rec.WAL != wal {
+			t.Errorf("%s: the shared record says %d, must say %d (%v)", what, stored.Rec.WAL, wal, err)
 		}
 	}
 	further := rec(2, "a", "7", poll.Claim)

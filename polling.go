@@ -167,15 +167,17 @@ func (r *Relay) stored(ctx context.Context) (*checkpoint.Record, error) {
 		return nil, err
 	}
 	defer free()
-	records, err := store.Look(ctx, r.cfg.Name)
+	stored, err := readStore(ctx, store.Look, r.cfg.Name)
+	return stored.Rec, err
+}
+
+// readStore reads what a store has of a relay. load is the store's Load or Look.
+func readStore(ctx context.Context, load func(ctx context.Context, name string) (map[string][]byte, error), name string) (checkpoint.Stored, error) {
+	values, err := load(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("read checkpoint: %w", err)
+		return checkpoint.Stored{}, fmt.Errorf("read checkpoint: %w", err)
 	}
-	rec, _, err := checkpoint.Newest(r.cfg.Name, records)
-	if err != nil {
-		return nil, fmt.Errorf("read checkpoint: %w", err)
-	}
-	return rec, nil
+	return checkpoint.Read(name, values)
 }
 
 // verified is what verify asks about a relay that polls, nil for one that reads a slot. free must be called at the end.
@@ -194,14 +196,11 @@ func (r *Relay) verified() (polled *verify.Polled, free func(), err error) {
 	return &verify.Polled{
 		XIDColumn: r.cfg.Source.Poll.XIDColumn,
 		Reached: func(ctx context.Context) (reached verify.Reached, err error) {
-			records, err := store.Look(ctx, r.cfg.Name)
-			if err != nil {
-				return reached, fmt.Errorf("read checkpoint: %w", err)
-			}
-			rec, _, err := checkpoint.Newest(r.cfg.Name, records)
+			stored, err := readStore(ctx, store.Look, r.cfg.Name)
+			rec := stored.Rec
 			switch {
 			case err != nil:
-				return reached, fmt.Errorf("read checkpoint: %w", err)
+				return reached, err
 			case rec == nil:
 				reached.Unknown = fmt.Sprintf("no checkpoint of %s is stored: the relay has delivered nothing yet", r.cfg.Name)
 				return reached, nil
@@ -316,7 +315,9 @@ func (s *claimStore) Load(ctx context.Context, name string) (map[string][]byte, 
 	}
 	values, err := s.Store.Load(ctx, name)
 	if err == nil {
-		s.shared, _, err = checkpoint.Newest(name, values)
+		var stored checkpoint.Stored
+		stored, err = checkpoint.Read(name, values)
+		s.shared = stored.Rec
 	}
 	return values, err
 }
@@ -340,7 +341,7 @@ func (s *claimStore) Save(ctx context.Context, key string, value []byte) error {
 		next := *old // under the key of all workers
 		next.WAL, next.Time = rec.WAL, rec.Time
 		if !s.further(ctx, &next) {
-			if err := s.Store.Save(ctx, next.StoredKey(), next.Encode()); err != nil {
+			if err := s.Store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 				return err
 			}
 		}
@@ -353,12 +354,8 @@ func (s *claimStore) Save(ctx context.Context, key string, value []byte) error {
 // further reports whether another worker has written the shared record with a WAL that is as far or further. If the store cannot be read,
 // the record is written.
 func (s *claimStore) further(ctx context.Context, rec *checkpoint.Record) bool {
-	values, err := s.Store.Load(ctx, rec.Name)
-	if err != nil {
-		return false
-	}
-	stored, _, err := checkpoint.Newest(rec.Name, values)
-	return err == nil && stored != nil && stored.StoredKey() == rec.StoredKey() && stored.WAL >= rec.WAL
+	stored, err := readStore(ctx, s.Store.Load, rec.Name)
+	return err == nil && stored.Rec != nil && stored.Rec.HolderKey() == rec.HolderKey() && stored.Rec.WAL >= rec.WAL
 }
 
 // validateClaims adds what makes no sense if workers claim rows.
@@ -385,12 +382,8 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 		return false, err
 	}
 	defer free()
-	values, err := store.Load(ctx, r.cfg.Name)
-	if err != nil {
-		return false, fmt.Errorf("read checkpoint: %w", err)
-	}
-	rec, older, err := checkpoint.Newest(r.cfg.Name, values)
-	to := r.cfg.Source.Poll.Strategy
+	stored, err := readStore(ctx, store.Load, r.cfg.Name)
+	rec, to := stored.Rec, r.cfg.Source.Poll.Strategy
 	if err != nil || rec == nil || rec.Poll == "" || rec.Poll == to {
 		return false, err
 	}
@@ -441,7 +434,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 		return true, fmt.Errorf("write checkpoint: %w", err)
 	}
-	for _, key := range append(older, rec.StoredKey()) {
+	for _, key := range append(stored.Older, rec.HolderKey()) {
 		if err := store.Save(ctx, key, nil); err != nil {
 			return true, fmt.Errorf("remove checkpoint: %w", err)
 		}

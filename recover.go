@@ -115,17 +115,13 @@ func CloseGap(ctx context.Context, cfg Config, token string) error {
 		return err
 	}
 	defer free()
-	values, err := store.Load(ctx, r.cfg.Name)
-	if err != nil {
-		return fmt.Errorf("read checkpoint: %w", err)
-	}
-	rec, _, err := checkpoint.Newest(r.cfg.Name, values)
+	stored, err := readStore(ctx, store.Load, r.cfg.Name)
 	if err != nil {
 		return err
 	}
 	var open []string
-	if rec != nil {
-		for _, a := range checkpoint.StillOpen(rec.Accepted, checkpoint.Closed(r.cfg.Name, values)) {
+	if stored.Rec != nil {
+		for _, a := range checkpoint.StillOpen(stored.Rec.Accepted, stored.Closed) {
 			open = append(open, a.Token)
 		}
 	}
@@ -169,26 +165,18 @@ func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*che
 		return nil, err
 	}
 	defer free()
-	values, err := store.Load(ctx, r.cfg.Name)
-	if err != nil {
-		return nil, fmt.Errorf("read checkpoint: %w", err)
-	}
-	rec, _, err := checkpoint.Newest(r.cfg.Name, values)
+	stored, err := readStore(ctx, store.Load, r.cfg.Name)
 	if err != nil {
 		return nil, err
 	}
-	halts, _, err := checkpoint.Halts(r.cfg.Name, values)
-	if err != nil {
-		return nil, err
-	}
-	halt := halts[token]
+	rec, halt := stored.Rec, stored.Halts[token]
 	switch {
 	case halt == nil:
 		hint := "The checkpoint store has no halt of this relay. If walpost run has skipped the event, there is nothing to do. " +
 			"If walpost dead list shows the token, the event does not halt the relay: use walpost dead retry. Otherwise check --name and the configuration. If the relay could not write its halt, its log says so: the relay writes the halt later, or at its next start."
-		if len(halts) > 0 {
+		if len(stored.Halts) > 0 {
 			hint = "The checkpoint store has these halts:"
-			for _, h := range checkpoint.ByPlace(halts) {
+			for _, h := range checkpoint.ByPlace(stored.Halts) {
 				hint += fmt.Sprintf("\n%s: %s", h.Token, h.Event())
 			}
 		}
@@ -243,10 +231,11 @@ func (s namedStore) known(ctx context.Context, name string, values map[string][]
 		if !s.r.formerName(other) { // that relay can be of a newer version, whose records cannot be read here
 			continue
 		}
-		rec, _, err := checkpoint.Newest(other, all)
+		stored, err := checkpoint.Read(other, all)
 		if err != nil {
 			return nil, err
 		}
+		rec := stored.Rec
 		if rec == nil || !s.r.formerRecord(rec) || !s.r.sameRows(rec) {
 			continue
 		}

@@ -170,7 +170,7 @@ func TestSkipRefusesAHaltOfAnotherSource(t *testing.T) {
 		if c.rec != nil {
 			rec := &checkpoint.Record{Name: r.cfg.Name, Epoch: 1, SystemID: "7", Timeline: 2, Database: "shop", Slot: "walpost", LSN: 5, RunID: "r", Time: time.Now()}
 			c.rec(rec)
-			if err := store.Save(t.Context(), rec.Key(), rec.Encode()); err != nil {
+			if err := store.Save(t.Context(), rec.HolderKey(), rec.Encode()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -18,14 +18,14 @@ type Accepted struct {
 }
 
 // closeKey is followed by the token of an accepted gap that a person has closed. The key has no
-// epoch, and Newest leaves it alone.
+// epoch, and newest leaves it alone.
 const closeKey = "/closed/"
 
 // CloseKey is the key of the request to close an accepted gap of the relay name.
 func CloseKey(name, token string) string { return name + closeKey + token }
 
-// Closed picks from the records of a store the tokens of the gaps that a person has closed.
-func Closed(name string, records map[string][]byte) (tokens []string) {
+// closed picks from the records of a store the tokens of the gaps that a person has closed.
+func closed(name string, records map[string][]byte) (tokens []string) {
 	for key := range records {
 		if token, ok := strings.CutPrefix(key, name+closeKey); ok {
 			tokens = append(tokens, token)

@@ -106,7 +106,7 @@ func (r *Record) GoBack(found cdc.Identity) *Record {
 		return nil
 	}
 	was := *r.Copy.Was
-	was.Epoch, was.Holder, was.Time, was.stored, was.Accepted = r.Epoch+1, r.Holder, time.Now().UTC(), "", r.Accepted
+	was.Epoch, was.Holder, was.Time, was.Accepted = r.Epoch+1, r.Holder, time.Now().UTC(), r.Accepted
 	return &was
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // A Halt is an event that halted a relay. The relay stores it under Key, so that walpost skip knows
-// the token. walpost skip stores it under SkipKey. Neither key has an epoch, and Newest leaves both
+// the token. walpost skip stores it under SkipKey. Neither key has an epoch, and newest leaves both
 // alone.
 type Halt struct {
 	Version  int          `json:"version"`
@@ -102,10 +102,10 @@ func (h *Halt) Encode() []byte {
 	return value
 }
 
-// Halts picks from the records of a store, for the relay with this name, the events that halted it
+// halts picks from the records of a store, for the relay with this name, the events that halted it
 // and the requests to pass over events. Both are by token. A value that cannot be read is an error,
-// as it is in Newest.
-func Halts(name string, records map[string][]byte) (halts, skips map[string]*Halt, err error) {
+// as it is in newest.
+func halts(name string, records map[string][]byte) (halts, skips map[string]*Halt, err error) {
 	halts, skips = map[string]*Halt{}, map[string]*Halt{}
 	for key, value := range records {
 		into := halts

@@ -66,7 +66,7 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 				c.found = func(*cdc.Identity) {}
 			}
 			r, f := rec(c.rec), found(c.found)
-			if back, err := Decode(r.Key(), r.Encode()); err != nil || back.WAL != r.WAL || back.Poll != r.Poll {
+			if back, err := Decode(r.HolderKey(), r.Encode()); err != nil || back.WAL != r.WAL || back.Poll != r.Poll {
 				t.Fatalf("%v: %+v", err, back)
 			}
 			start, err := Judge(r, f)
@@ -110,15 +110,15 @@ func TestAnAcceptedGapStaysOpen(t *testing.T) {
 	base.Accept(gap)
 	next := &Record{Name: rec.Name, SystemID: "8", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 6000, Time: base.Time}
 	next.Follow(base, rec, false)
-	read, err := Decode(next.Key(), next.Encode())
+	read, err := Decode(next.HolderKey(), next.Encode())
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := map[string][]byte{read.Key(): next.Encode(), CloseKey(rec.Name, "first"): []byte("{}"), CloseKey("another", gap.Token): []byte("{}")}
-	if newest, _, err := Newest(rec.Name, store); err != nil || len(newest.Accepted) != 2 {
-		t.Fatalf("%v: %+v", err, newest)
+	store := map[string][]byte{read.HolderKey(): next.Encode(), CloseKey(rec.Name, "first"): []byte("{}"), CloseKey("another", gap.Token): []byte("{}")}
+	if r, _, err := newest(rec.Name, store); err != nil || len(r.Accepted) != 2 {
+		t.Fatalf("%v: %+v", err, r)
 	}
-	if open := StillOpen(read.Accepted, Closed(rec.Name, store)); len(open) != 1 || open[0].Token != gap.Token || open[0].Gap == "" {
+	if open := StillOpen(read.Accepted, closed(rec.Name, store)); len(open) != 1 || open[0].Token != gap.Token || open[0].Gap == "" {
 		t.Errorf("open: %+v", open)
 	}
 }

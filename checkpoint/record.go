@@ -19,8 +19,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// Version is the version of the encoding that Encode writes. Decode also reads version 1, which has
-// no Published.
+// Version is the version of the encoding that Encode writes and Decode reads.
 const Version = 2
 
 // A Record is what is remembered of a position: how far delivery has come, and of which source that
@@ -54,8 +53,8 @@ type Record struct {
 	// Parking is the place in the topic of parked events from which on the relay needs its records. It is
 	// nil for a relay that parks nothing.
 	Parking *cdc.Anchor `json:"parking,omitempty"`
-	// Published is what the source published at the newest look. It is nil in a record of version
-	// 1, and the next write adds it.
+	// Published is what the source published at the newest look. It is nil for a source that polls,
+	// and while the slot is still to be made.
 	Published *Published `json:"published,omitempty"`
 	// Accepted are the gaps that a person has accepted and not closed yet, oldest first.
 	Accepted []Accepted `json:"accepted,omitempty"`
@@ -65,8 +64,6 @@ type Record struct {
 	RunID      string    `json:"run_id"` // made with the first record and kept in all later ones
 	Holder     string    `json:"holder"` // names the process that wrote it
 	Time       time.Time `json:"time"`   // of the writing, for people
-
-	stored string // the key that the record was read from; "" for Key
 }
 
 // Next says how much of the first transaction behind the record's LSN is acknowledged: its first
@@ -131,18 +128,14 @@ func newRunID(now time.Time) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// Key names the record: its name, a slash and its epoch in decimal. The name may contain slashes.
+// Key names the record for people: its name, a slash and its epoch in decimal. The name may contain slashes.
 func (r *Record) Key() string { return r.Name + "/" + strconv.FormatUint(r.Epoch, 10) }
 
-// HolderKey is the key that the holder of the slot stores the record under: Key, a dot and the
-// holder, which must have no slash.
+// HolderKey is the key that the record is stored under: Key, a dot and the holder, which must have no
+// slash.
 func (r *Record) HolderKey() string { return r.Key() + "." + r.Holder }
 
-// StoredKey is the key that Decode read the record from. It is Key for the record of a slot that is
-// still to be made, and for a record of an older walpost.
-func (r *Record) StoredKey() string { return cmp.Or(r.stored, r.Key()) }
-
-// Encode returns the value to store under Key. It writes Version whatever the field says. It panics
+// Encode returns the value to store under HolderKey. It writes Version whatever the field says. It panics
 // for a record that Decode would refuse, because storing such a record would lose the position.
 func (r *Record) Encode() []byte {
 	w := *r
@@ -179,8 +172,7 @@ func decode(key string, value []byte) (*Record, error) {
 	// The version is read first, and alone, because nothing is known of other versions, not even
 	// their fields.
 	var v struct {
-		Version *int    `json:"version"`
-		Holder  *string `json:"holder"`
+		Version *int `json:"version"`
 	}
 	if err := json.Unmarshal(value, &v); err != nil { // it fails too if something follows the record
 		return nil, err
@@ -188,8 +180,8 @@ func decode(key string, value []byte) (*Record, error) {
 	if v.Version == nil {
 		return nil, errors.New("version is missing")
 	}
-	if *v.Version != 1 && *v.Version != Version {
-		return nil, fmt.Errorf("version %d is unknown: this walpost knows only the versions 1 and %d", *v.Version, Version)
+	if *v.Version != Version {
+		return nil, fmt.Errorf("version %d is unknown: this walpost knows only version %d", *v.Version, Version)
 	}
 	d := json.NewDecoder(bytes.NewReader(value))
 	d.DisallowUnknownFields() // this version has none, and the next Encode would drop them
@@ -197,21 +189,11 @@ func decode(key string, value []byte) (*Record, error) {
 	if err := d.Decode(r); err != nil {
 		return nil, err
 	}
-	if r.Version < Version && r.Published != nil {
-		return nil, fmt.Errorf("a record of version %d must not have the field published", r.Version)
-	}
-	r.Version = Version
-	if v.Holder == nil { // an older walpost wrote the holder as run_id
-		r.Holder, r.RunID = r.RunID, ""
-	}
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	if key != r.Key() {
-		if key != r.HolderKey() {
-			return nil, fmt.Errorf("the record says that its key is %q", r.Key())
-		}
-		r.stored = key
+	if key != r.HolderKey() {
+		return nil, fmt.Errorf("the record says that its key is %q", r.HolderKey())
 	}
 	r.Time, r.CommitTime = r.Time.UTC(), r.CommitTime.UTC()
 	if r.Published != nil {
@@ -270,15 +252,15 @@ func (r *Record) check() error {
 	return nil
 }
 
-// Newest picks the record of the highest epoch from what a store has under name + "/". It returns
-// nil if there is none. Several records may have that epoch. Then Newest picks the one that has
+// newest picks the record of the highest epoch from what a store has under name + "/". It returns
+// nil if there is none. Several records may have that epoch. Then it picks the one that has
 // come furthest, because each of them is true. older are the keys of the other records. Their
 // holders are gone, so the keys may be removed once a record of a higher epoch is durable.
 //
 // Keys of a longer name with the same beginning are left alone. A record of this name that cannot
 // be read is an error, even if a newer one can be read, because a newer walpost may have written
 // it.
-func Newest(name string, records map[string][]byte) (newest *Record, older []string, err error) {
+func newest(name string, records map[string][]byte) (newest *Record, older []string, err error) {
 	for key, value := range records {
 		epoch, ok := strings.CutPrefix(key, name+"/")
 		if !ok || strings.Contains(epoch, "/") {
@@ -294,7 +276,7 @@ func Newest(name string, records map[string][]byte) (newest *Record, older []str
 		case r.compare(newest) < 0:
 			older = append(older, key)
 		default:
-			older = append(older, newest.StoredKey())
+			older = append(older, newest.HolderKey())
 			newest = r
 		}
 	}
@@ -317,5 +299,5 @@ func (r *Record) compare(o *Record) int {
 	copied, next := rows(r)
 	otherCopied, otherNext := rows(o)
 	return cmp.Or(cmp.Compare(r.Epoch, o.Epoch), cmp.Compare(r.LSN, o.LSN), cmp.Compare(copied, otherCopied), cmp.Compare(next, otherNext),
-		cmp.Compare(r.StoredKey(), o.StoredKey()))
+		cmp.Compare(r.HolderKey(), o.HolderKey()))
 }

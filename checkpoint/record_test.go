@@ -33,33 +33,9 @@ func publishes() cdc.Published {
 	}}
 }
 
-// version1 is a record as it was written before Published.
-const version1 = `{"version":1,"name":"shop.walpost","epoch":7,"system_identifier":"7564103926847123456","timeline":3,` +
-	`"slot":"walpost","database":"shop","lsn":"16/B374D848","next":{"commit_lsn":"16/B374E000",` +
-	`"commit_end_lsn":"16/B374E030","rows":2,"last_event_id":"7f3"},"run_id":"018f","holder":"2c1f","time":"2026-11-20T12:00:00.123456Z"}`
-
-// A record of version 1 is read as one that does not know what was published, and written as one of the present version.
-func TestARecordOfVersion1IsAdopted(t *testing.T) {
-	const key = "shop.walpost/7"
-	want := aRecord()
-	want.Published = nil
-	got, err := Decode(key, []byte(version1))
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Fatalf("read as %+v, %v", got, err)
-	}
-	if again, err := Decode(key, got.Encode()); err != nil || !reflect.DeepEqual(again, want) {
-		t.Errorf("written and read as %+v, %v", again, err)
-	}
-	_, found := judged()
-	found.SystemID, found.Server, found.Published = want.SystemID, 1<<60, publishes()
-	if start, err := Judge(got, *found); err != nil || start != want.LSN {
-		t.Errorf("start %s, %v", start, err)
-	}
-}
-
 // TestARecordIsStoredLikeThis pins the format: records of this version are read for ever.
 func TestARecordIsStoredLikeThis(t *testing.T) {
-	const key = "shop.walpost/7"
+	const key = "shop.walpost/7.2c1f"
 	const value = `{"version":2,"name":"shop.walpost","epoch":7,"system_identifier":"7564103926847123456","timeline":3,` +
 		`"slot":"walpost","database":"shop","lsn":"16/B374D848","next":{"commit_lsn":"16/B374E000",` +
 		`"commit_end_lsn":"16/B374E030","rows":2,"last_event_id":"7f3"},` +
@@ -68,7 +44,7 @@ func TestARecordIsStoredLikeThis(t *testing.T) {
 		`{"by":"schema","oid":16412,"xmin":740},{"by":"all tables"}]}],"lsn":"16/B374D900","time":"2026-11-20T11:59:50Z"},` +
 		`"run_id":"018f","holder":"2c1f","time":"2026-11-20T12:00:00.123456Z"}`
 	r := aRecord()
-	if got := r.Key(); got != key {
+	if got := r.HolderKey(); got != key {
 		t.Errorf("key is %q, must be %q", got, key)
 	}
 	if got := string(r.Encode()); got != value {
@@ -81,19 +57,6 @@ func TestARecordIsStoredLikeThis(t *testing.T) {
 	}
 	got, err := Decode(key, []byte(value))
 	if err != nil || !reflect.DeepEqual(got, aRecord()) {
-		t.Errorf("read as %+v, %v", got, err)
-	}
-}
-
-// A record of the time before holder says in run_id which process wrote it; to take that for the kept id would give a relay whose
-// run id is another one than what later records say.
-func TestARecordWithoutAHolderNamesItInItsRunID(t *testing.T) {
-	const key = "shop.walpost/7"
-	r := aRecord()
-	value := strings.Replace(string(r.Encode()), `"run_id":"018f","holder":"2c1f"`, `"run_id":"2c1f"`, 1)
-	got, err := Decode(key, []byte(value))
-	r.RunID = ""
-	if err != nil || !reflect.DeepEqual(got, r) {
 		t.Errorf("read as %+v, %v", got, err)
 	}
 }
@@ -132,7 +95,7 @@ func TestWhatIsEncodedIsDecoded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := records().Draw(t, "record")
 		value := r.Encode()
-		got, err := Decode(r.Key(), value)
+		got, err := Decode(r.HolderKey(), value)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +109,7 @@ func TestWhatIsEncodedIsDecoded(t *testing.T) {
 }
 
 func TestWhatIsNotUnderstoodIsAnError(t *testing.T) {
-	const key = "shop.walpost/7"
+	const key = "shop.walpost/7.2c1f"
 	value := string(aRecord().Encode())
 	edit := func(old, with string) string {
 		if strings.Count(value, old) != 1 {
@@ -164,7 +127,7 @@ func TestWhatIsNotUnderstoodIsAnError(t *testing.T) {
 		{"a later version", key, edit(`"version":2`, `"version":3`), "version 3 is unknown"},
 		{"a later version, of which nothing else is known", key, `{"version":3,"lsn":{"at":1}}`, "version 3 is unknown"},
 		{"version 0", key, edit(`"version":2`, `"version":0`), "version 0 is unknown"},
-		{"a field of a later version", key, edit(`"version":2`, `"version":1`), "a record of version 1 must not have the field published"},
+		{"version 1", key, edit(`"version":2`, `"version":1`), "version 1 is unknown"},
 		{"a publication without an OID", key, edit(`"oid":16410`, `"oid":0`), "published.oid"},
 		{"a publication without a look", key, edit(`"lsn":"16/B374D900",`, ``), "published.lsn"},
 		{"a field it does not have", key, edit(`"run_id"`, `"runid"`), "unknown field"},
@@ -177,14 +140,16 @@ func TestWhatIsNotUnderstoodIsAnError(t *testing.T) {
 		{"no system", key, edit(`"7564103926847123456"`, `""`), "system_identifier is missing"},
 		{"no slot", key, edit(`"slot":"walpost",`, ``), "slot is missing"},
 		{"no database", key, edit(`"database":"shop",`, ``), "database is missing"},
-		{"no name", "/7", edit(`"name":"shop.walpost",`, ``), "name is missing"},
+		{"no name", "/7.2c1f", edit(`"name":"shop.walpost",`, ``), "name is missing"},
 		{"no timeline", key, edit(`"timeline":3,`, ``), "timeline must be"},
 		{"a year below 0", key, edit(`2026-11-20T12:00:00.123456Z`, `0000-01-01T00:00:00+23:59`), "time must be"},
-		{"epoch 0", "shop.walpost/0", edit(`"epoch":7`, `"epoch":0`), "epoch must be"},
+		{"epoch 0", "shop.walpost/0.2c1f", edit(`"epoch":7`, `"epoch":0`), "epoch must be"},
 		{"an epoch below 0", key, edit(`"epoch":7`, `"epoch":-7`), "cannot unmarshal"},
-		{"another epoch", "shop.walpost/8", value, `"shop.walpost/7"`},
-		{"another name", "shop/7", value, `"shop.walpost/7"`},
-		{"a key of another form", "shop.walpost/07", value, `"shop.walpost/7"`},
+		{"another epoch", "shop.walpost/8.2c1f", value, `"shop.walpost/7.2c1f"`},
+		{"another name", "shop/7.2c1f", value, `"shop.walpost/7.2c1f"`},
+		{"a key of another form", "shop.walpost/07.2c1f", value, `"shop.walpost/7.2c1f"`},
+		{"another holder", "shop.walpost/7.b", value, `"shop.walpost/7.2c1f"`},
+		{"no holder", "shop.walpost/7", value, `"shop.walpost/7.2c1f"`},
 	} {
 		r, err := Decode(c.key, []byte(c.value))
 		if err == nil {
@@ -232,12 +197,12 @@ func TestNewestIsTheHighestEpochOfTheName(t *testing.T) {
 	put := func(name string, epoch uint64) {
 		r := aRecord()
 		r.Name, r.Epoch = name, epoch
-		store[r.Key()] = r.Encode()
+		store[r.HolderKey()] = r.Encode()
 	}
-	newest := func(name string) (uint64, []string) {
+	read := func(name string) (uint64, []string) {
 		t.Helper()
 		before := maps.Clone(store)
-		r, older, err := Newest(name, store)
+		r, older, err := newest(name, store)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +217,7 @@ func TestNewestIsTheHighestEpochOfTheName(t *testing.T) {
 		}
 		return r.Epoch, older
 	}
-	if epoch, older := newest("shop"); epoch != 0 || older != nil {
+	if epoch, older := read("shop"); epoch != 0 || older != nil {
 		t.Errorf("of nothing: %d, %q", epoch, older)
 	}
 	put("shop", 9)
@@ -260,16 +225,16 @@ func TestNewestIsTheHighestEpochOfTheName(t *testing.T) {
 	for epoch := uint64(2); epoch < 9; epoch++ {
 		put("shop", epoch)
 	}
-	put("shop/7", 11) // another name that begins the same: its key is shop/7/11
+	put("shop/7", 11) // another name that begins the same: its key is shop/7/11.2c1f
 	put("shop/", 12)
 	put("shopping", 13)
 	for name, want := range map[string]struct {
 		epoch uint64
 		older []string
 	}{
-		"shop": {10, []string{"shop/2", "shop/3", "shop/4", "shop/5", "shop/6", "shop/7", "shop/8", "shop/9"}}, "shop/7": {11, nil}, "shop/": {12, nil}, "shopping": {13, nil}, "sho": {0, nil},
+		"shop": {10, []string{"shop/2.2c1f", "shop/3.2c1f", "shop/4.2c1f", "shop/5.2c1f", "shop/6.2c1f", "shop/7.2c1f", "shop/8.2c1f", "shop/9.2c1f"}}, "shop/7": {11, nil}, "shop/": {12, nil}, "shopping": {13, nil}, "sho": {0, nil},
 	} {
-		if epoch, older := newest(name); epoch != want.epoch || !slices.Equal(older, want.older) {
+		if epoch, older := read(name); epoch != want.epoch || !slices.Equal(older, want.older) {
 			t.Errorf("of %q: %d, %q; must be %d, %q", name, epoch, older, want.epoch, want.older)
 		}
 	}
@@ -291,7 +256,7 @@ func TestOneUnreadableRecordIsEnough(t *testing.T) {
 		{"another/3", "{}", false},
 	} {
 		r := aRecord()
-		got, _, err := Newest(r.Name, map[string][]byte{r.Key(): r.Encode(), c.key: []byte(c.value)})
+		got, _, err := newest(r.Name, map[string][]byte{r.HolderKey(): r.Encode(), c.key: []byte(c.value)})
 		if c.bad && (err == nil || got != nil || !strings.Contains(err.Error(), c.key)) {
 			t.Errorf("beside %s=%s: %v, %v", c.key, c.value, got, err)
 		}
@@ -303,10 +268,10 @@ func TestOneUnreadableRecordIsEnough(t *testing.T) {
 
 // FuzzDecode looks for a value that panics, or is taken and can not be written and read again.
 func FuzzDecode(f *testing.F) {
-	f.Add("shop.walpost/7", aRecord().Encode())
-	f.Add("a/1", []byte(`{"version":1,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0001-01-01T00:00:00Z"}`))
-	f.Add("a/1", []byte(`{"version":1,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"2026-11-20T12:00:00+01:00"}`))
-	f.Add("a/1", []byte(`{"version":1,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0000-01-01T00:00:00+23:59"}`))
+	f.Add("shop.walpost/7.2c1f", aRecord().Encode())
+	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0001-01-01T00:00:00Z"}`))
+	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"2026-11-20T12:00:00+01:00"}`))
+	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0000-01-01T00:00:00+23:59"}`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		r, err := Decode(key, value)
 		if err != nil {
@@ -347,17 +312,10 @@ func TestOfTwoHoldersOfOneEpochTheFurtherOneIsTheNewest(t *testing.T) {
 	} {
 		for _, holders := range [][2]string{{"a", "b"}, {"b", "a"}} {
 			further, behind := of(holders[0], c.further), of(holders[1], c.behind)
-			got, older, err := Newest(further.Name, map[string][]byte{further.HolderKey(): further.Encode(), behind.HolderKey(): behind.Encode()})
-			if err != nil || got.Holder != further.Holder || !slices.Equal(older, []string{behind.HolderKey()}) || got.StoredKey() != further.HolderKey() {
+			got, older, err := newest(further.Name, map[string][]byte{further.HolderKey(): further.Encode(), behind.HolderKey(): behind.Encode()})
+			if err != nil || got.Holder != further.Holder || !slices.Equal(older, []string{behind.HolderKey()}) || got.HolderKey() != further.HolderKey() {
 				t.Errorf("%s, held by %q: %+v, older %q, %v", what, holders, got, older, err)
 			}
 		}
-	}
-	r := of("a", func(*Record) {})
-	if _, err := Decode(r.Key()+".b", r.Encode()); err == nil {
-		t.Error("the key of another holder is taken for this one's")
-	}
-	if got, err := Decode(r.Key(), r.Encode()); err != nil || got.StoredKey() != r.Key() {
-		t.Errorf("a key of before: %v, %v", got, err)
 	}
 }

@@ -366,7 +366,7 @@ func TestASlotThatWasAboutToBeMadeIsTaken(t *testing.T) {
 					Version: 1, Name: "shop", Epoch: 1, SystemID: w.id.SystemID, Timeline: 1, Slot: w.id.Slot, Database: w.id.Database, LSN: w.pos,
 					Copy: &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}, Holder: "gone", Time: time.Now(),
 				}
-				w.records[rec.Key()] = rec.Encode()
+				w.records[rec.HolderKey()] = rec.Encode()
 				w.commit("a")
 				if made {
 					w.id.SlotFound = cdc.SlotState{Exists: true, Confirmed: w.pos}
@@ -410,7 +410,7 @@ func TestARecoverNamesTheAcceptedGapThatIsOpen(t *testing.T) {
 		w.do(func() {
 			rec := *w.newest()
 			rec.Accepted = []checkpoint.Accepted{{Token: "0123", Gap: "a gap", Time: time.Now()}}
-			w.records[rec.StoredKey()] = rec.Encode()
+			w.records[rec.HolderKey()] = rec.Encode()
 		})
 		r = w.start(Config{Create: true, Copying: &Copying{Origin: checkpoint.OriginRecover, Tables: &fakeTables{w: w}}})
 		<-r.done

@@ -215,7 +215,7 @@ func TestASnapshotBeginsAgainWhereItsFirstSlotWasLost(t *testing.T) {
 			Copy: &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}, Holder: "gone",
 		}
 		w.do(func() {
-			w.records[rec.Key()] = rec.Encode()
+			w.records[rec.HolderKey()] = rec.Encode()
 			w.id.SlotFound = cdc.SlotState{Exists: true, Confirmed: 100, Invalidation: "wal_removed"}
 		})
 		r := w.start(snapshot(w))
@@ -237,7 +237,7 @@ func TestATokenDoesNotReplaceARecoverWhoseSlotIsNotMade(t *testing.T) {
 				lostSlot(t, w)
 				rec := w.record()
 				rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.LSN}
-				w.do(func() { w.records[rec.Key()] = rec.Encode() })
+				w.do(func() { w.records[rec.HolderKey()] = rec.Encode() })
 				c := cfg(w)
 				c.AcceptGap = "another"
 				made := look(w, &w.creates)
@@ -260,7 +260,7 @@ func TestAnUnfinishedChangeOfTheSourceIsNotContinuedOnAServerThatWentBack(t *tes
 		was := *rec
 		was.Poll, was.Slot, was.LSN, was.WAL, was.Next, was.Published = "cursor", "", 7, rec.LSN+1<<30, nil, nil
 		rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.LSN, Was: &was}
-		w.do(func() { w.records[rec.Key()] = rec.Encode() })
+		w.do(func() { w.records[rec.HolderKey()] = rec.Encode() })
 		var begun []*checkpoint.Copy
 		made := look(w, &w.creates)
 		r := w.start(recovering(w, &begun))

@@ -100,7 +100,7 @@ func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*check
 	if rec.Copy.Slot { // the record of the next epoch leaves the copy out
 		return rec, nil
 	}
-	if err := r.store.Save(ctx, rec.StoredKey(), nil); err != nil {
+	if err := r.store.Save(ctx, rec.HolderKey(), nil); err != nil {
 		return nil, records.Waitable(fmt.Errorf("remove checkpoint %s: %w", rec.Key(), err))
 	}
 	return nil, nil //nolint:nilnil // no record is none
@@ -150,7 +150,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	}
 	back := rec.GoBack(found)
 	if back != nil {
-		if err := r.store.Save(ctx, back.Key(), back.Encode()); err != nil {
+		if err := r.store.Save(ctx, back.HolderKey(), back.Encode()); err != nil {
 			return nil, records.Waitable(fmt.Errorf("write checkpoint %s: %w", back.Key(), err))
 		}
 		rec, begun = back, false
@@ -242,14 +242,14 @@ func (r *Relay) look(ctx context.Context) (cdc.Identity, error) {
 }
 
 // intend writes down that a slot is about to be made for c. Nobody holds a slot that does not
-// exist. So two processes may do this at the same time, and both write the same.
+// exist. So two processes may do this at the same time, and one of them goes on with what the other has written.
 func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Identity, lsn cdc.Position, c checkpoint.Copy) (*checkpoint.Record, error) {
 	rec := r.record(found, lsn)
 	rec.Copy, rec.Published = &c, nil
 	if was != nil {
 		rec.Epoch, rec.RunID, rec.CommitTime, rec.Accepted = was.Epoch+1, was.RunID, was.CommitTime, was.Accepted
 	}
-	if err := r.store.Save(ctx, rec.Key(), rec.Encode()); err != nil {
+	if err := r.store.Save(ctx, rec.HolderKey(), rec.Encode()); err != nil {
 		return nil, records.Waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))
 	}
 	return rec, nil

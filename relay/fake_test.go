@@ -217,11 +217,7 @@ func (w *world) skip(ok func(h *checkpoint.Halt) bool) (n int) {
 }
 
 func (w *world) skipLocked(ok func(h *checkpoint.Halt) bool) (n int) {
-	halts, _, err := checkpoint.Halts("shop", w.records)
-	if err != nil {
-		w.fail("halts: %v", err)
-	}
-	for _, h := range halts {
+	for _, h := range w.stored().Halts {
 		if !ok(h) {
 			continue
 		}
@@ -245,19 +241,18 @@ func (w *world) mayLag(r *row) bool { return w.mayMiss(r) || w.bad[r.id] || w.gi
 
 // halts is how many events of halts, and requests to pass over one, the store has.
 func (w *world) halts() int {
-	halts, skips, err := checkpoint.Halts("shop", w.records)
-	if err != nil {
-		w.fail("halts: %v", err)
-	}
-	return len(halts) + len(skips)
+	stored := w.stored()
+	return len(stored.Halts) + len(stored.Skips)
 }
 
-func (w *world) newest() *checkpoint.Record {
-	rec, _, err := checkpoint.Newest("shop", w.records)
+func (w *world) newest() *checkpoint.Record { return w.stored().Rec }
+
+func (w *world) stored() checkpoint.Stored {
+	stored, err := checkpoint.Read("shop", w.records)
 	if err != nil {
-		w.fail("record: %v", err)
+		w.fail("%v", err)
 	}
-	return rec
+	return stored
 }
 
 // A proc is one process: when it is killed, nothing that it still does has an effect.

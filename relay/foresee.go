@@ -45,7 +45,7 @@ func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Fore
 	}
 }
 
-func (r *Relay) foresee(ctx context.Context, stored records.Stored) (found cdc.Identity, err error) {
+func (r *Relay) foresee(ctx context.Context, stored checkpoint.Stored) (found cdc.Identity, err error) {
 	rec, err := r.plan(ctx, stored.Rec)
 	if err != nil || rec.Intended() {
 		return found, err

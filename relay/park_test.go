@@ -126,7 +126,7 @@ func TestTheTopicIsTrimmedUpToTheAnchor(t *testing.T) {
 		w.do(func() { // the record of a time before
 			rec := *w.newest()
 			rec.Parking = before
-			w.records[rec.StoredKey()] = rec.Encode()
+			w.records[rec.HolderKey()] = rec.Encode()
 		})
 		r = w.start(cfg)
 		w.want(t, time.Minute, "what is parked is known", func() bool { st := r.relay.Status(); return st.Ready && st.Parked.Events == 1 })

@@ -107,7 +107,7 @@ func TestAChangedPublicationHaltsAndGoesOnWhereItWas(t *testing.T) {
 		rec := w.record()
 		rec.Next = &checkpoint.Next{CommitLSN: last.begin, Rows: 1, LastEventID: last.rows[0].id}
 		w.do(func() {
-			w.records[rec.Key()] = rec.Encode()
+			w.records[rec.HolderKey()] = rec.Encode()
 			w.count[last.rows[0].id] = 1
 		})
 		r = w.start(Config{AcceptGap: first.Token})

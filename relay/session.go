@@ -20,11 +20,11 @@ type attempt struct {
 	err  error
 	sess Session
 
-	found          cdc.Identity // as of when this session holds the slot
-	start          cdc.Position // where the session streams from
-	records.Stored              // Rec is written by this attempt, and durable
-	own            bool         // this process wrote the record before Rec, so nobody held the slot since
-	gap            bool         // a gap was accepted
+	found             cdc.Identity // as of when this session holds the slot
+	start             cdc.Position // where the session streams from
+	checkpoint.Stored              // Rec is written by this attempt, and durable
+	own               bool         // this process wrote the record before Rec, so nobody held the slot since
+	gap               bool         // a gap was accepted
 
 	// epoch is the one that this attempt took, 0 for none. It can be set beside err. Then the
 	// record may be durable or not.
@@ -145,18 +145,18 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 		older = append(slices.Clip(older), checkpoint.CloseKey(r.cfg.Name, token))
 	}
 	if held != nil {
-		older = append(slices.Clip(older), held.StoredKey())
+		older = append(slices.Clip(older), held.HolderKey())
 	}
 	a.epoch = next.Epoch
 	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 		return records.Waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
 	}
-	a.Stored = records.Stored{Rec: next, Older: older, Halts: now.Halts, Skips: now.Skips}
+	a.Stored = checkpoint.Stored{Rec: next, Older: older, Halts: now.Halts, Skips: now.Skips}
 	return nil
 }
 
 // newest loads what the store has of this relay.
-func (r *Relay) newest(ctx context.Context) (records.Stored, error) {
+func (r *Relay) newest(ctx context.Context) (checkpoint.Stored, error) {
 	return records.Newest(ctx, r.store, r.cfg.Name, r.loss)
 }
 

@@ -94,7 +94,7 @@ func TestPartIsDeliveredAgainWhereItsLastEventIsAnother(t *testing.T) {
 		next := stopInside(t, w)
 		rec := w.record()
 		rec.Next.LastEventID = "somebody else's"
-		w.records[rec.StoredKey()] = rec.Encode()
+		w.records[rec.HolderKey()] = rec.Encode()
 		w.gapsOK = true
 		r := w.start(Config{})
 		w.want(t, 10*time.Second, "all delivered", w.allDelivered)

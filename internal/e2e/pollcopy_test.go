@@ -34,14 +34,14 @@ func TestWorkersNoticeAnEarlierCopy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec, _, err := checkpoint.Newest(s.name, records)
+		stored, err := checkpoint.Read(s.name, records)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if at == 0 {
-			at = uint64(rec.WAL) + 1
+			at = uint64(stored.Rec.WAL) + 1
 		}
-		return uint64(rec.WAL) >= at
+		return uint64(stored.Rec.WAL) >= at
 	})
 	r.stopsClean()
 	restore(t, pg, dir)

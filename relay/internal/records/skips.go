@@ -27,7 +27,7 @@ type Spot struct {
 
 // Take takes over what a new session found in the store. gives reports whether the source can give
 // the event of a halt. The other halts and requests are of no use at any position.
-func (s *Skips) Take(found *Stored, gives func(*checkpoint.Halt) bool) {
+func (s *Skips) Take(found *checkpoint.Stored, gives func(*checkpoint.Halt) bool) {
 	s.Asked, s.keys = map[Spot][]*checkpoint.Halt{}, map[string]cdc.Position{}
 	for _, h := range found.Halts {
 		if s.keys[h.Key()] = h.Commit; !gives(h) {
