@@ -23,6 +23,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // What is appended is in the topic in that order, and each end has its offset. The topic is one of letters, and takes large ones.
@@ -240,6 +241,7 @@ func TestALogFindsTheRefusedRecordInABatch(t *testing.T) {
 // Whatever the brokers answer: a transaction is either written, or the log is broken. Then its records are in the topic all or not
 // at all, nothing that was appended later is, and the next Open tells which.
 func TestALogBreaksWhenItDoesNotKnow(t *testing.T) {
+	short.SkipSlow(t)
 	eachProtocol(t, nil, func(t *testing.T, w *world) {
 		b := w.open(t)
 		b.fence()
@@ -280,6 +282,7 @@ func TestALogBreaksWhenItDoesNotKnow(t *testing.T) {
 
 // The brokers have committed, and their answer is lost.
 func TestALogBearsLostAnswers(t *testing.T) {
+	short.SkipSlow(t)
 	eachProtocol(t, nil, func(t *testing.T, w *world) {
 		line := new(wire)
 		cfg := config(w.brokers, w.topic)
@@ -303,6 +306,7 @@ func TestALogBearsLostAnswers(t *testing.T) {
 // Two processes hold the topic in turn, each sure to be the holder, while everything goes wrong. What both have appended is in the
 // topic, each once, and in the order in which each of them appended it.
 func TestALogUnderRandomFaults(t *testing.T) {
+	short.SkipSlow(t)
 	for seed := range *seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
@@ -401,6 +405,7 @@ func logChaos(t *testing.T, r *rand.Rand, old bool) {
 func TestALogBreaksWithItsTopic(t *testing.T) { eachKafka(t, nil, logBreaksWithItsTopic) }
 
 func logBreaksWithItsTopic(t *testing.T, w *world) {
+	short.SkipSlow(t)
 	b := w.open(t)
 	was := b.fence()
 	b.append(3)
@@ -449,6 +454,7 @@ func logBreaksWithItsTopic(t *testing.T, w *world) {
 
 // Before Kafka 2.8 topics have no ids, and only the offsets tell that the topic was created again.
 func TestALogBreaksWithATopicThatHasNoID(t *testing.T) {
+	short.SkipSlow(t)
 	w := fakeWorld(t, nil, kfake.MaxVersions(kversion.V2_7_0()))
 	b := w.open(t)
 	if state := b.fence(); state.ID != "" {
@@ -474,6 +480,7 @@ func TestALogBreaksWithATopicThatHasNoID(t *testing.T) {
 
 // Records may be gone from the front. A reading from a later offset needs none of them.
 func TestALogSaysWhatIsGone(t *testing.T) {
+	short.SkipSlow(t)
 	w := fakeWorld(t, nil)
 	b := w.open(t)
 	b.fence()
@@ -544,6 +551,7 @@ func TestALogIsReadInBoundedPieces(t *testing.T) {
 func TestALogWaitsForTheTransactionOfAnother(t *testing.T) { eachKafka(t, nil, logWaitsForAnother) }
 
 func logWaitsForAnother(t *testing.T, w *world) {
+	short.SkipSlow(t)
 	b := w.open(t)
 	b.fence()
 	b.append(1)
@@ -718,6 +726,7 @@ func TestALogSaysWhatItWaitsFor(t *testing.T) {
 
 // Brokers that cannot be reached are waited out, and Close is bounded.
 func TestALogWithoutBrokers(t *testing.T) {
+	short.SkipSlow(t)
 	w := fakeWorld(t, nil)
 	b := w.open(t)
 	b.fence()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/testenv/short"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -109,6 +110,7 @@ func kafkaStoreStories(t *testing.T, w *world) {
 		t.Errorf("created with %+v", is)
 	}
 	loads(t, w.store(t), "shop/2", "\x00\xff") // another process
+	short.SkipSlow(t)
 	// An open transaction in front of the end, which is somebody else's, makes a read wait, and not come back with less.
 	tx, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.TransactionalID(w.topic), kgo.DefaultProduceTopic(w.topic))
 	if err != nil {
@@ -305,6 +307,7 @@ func TestADamagedFileIsNeverEmpty(t *testing.T) {
 }
 
 func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
+	short.SkipSlow(t)
 	w := fakeWorld(t, nil)
 	s := w.store(t)
 	save(t, s, "n/1", "x")
@@ -328,6 +331,7 @@ func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
 
 // A Load may take longer than its patience, as long as it comes further.
 func TestALoadTakesAsLongAsItNeeds(t *testing.T) {
+	short.SkipSlow(t)
 	w := fakeWorld(t, nil)
 	s := w.store(t)
 	for i := range 10 { // large records, so that the topic takes several fetches
