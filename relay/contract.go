@@ -167,10 +167,11 @@ type ParkingLog interface {
 	Stalled() error
 
 	// Read calls each for every committed record, in order, from the offset from on to the end that
-	// the topic has when the call begins, or until each returns false. It returns what it found of the
-	// topic; Next is the offset behind the last record that each got, also beside an error. A record
-	// is valid during the call of each. From 0 it reads what there is. If the topic has lost records behind from, because somebody made it again or removed them, the
-	// error needs a person. Other errors are waited out.
+	// the topic has when the call begins, or until each returns false. From 0 it reads what there is. It
+	// returns what it found of the topic; Next is the offset behind the last record that each got, also
+	// beside an error. A record is valid during the call of each. If the topic has lost records behind
+	// from, because somebody made it again or removed them, the error needs a person. Other errors are
+	// waited out.
 	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error)
 
 	// Trim deletes the records before an offset, but none from the first one on of which own is false.
