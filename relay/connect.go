@@ -22,8 +22,8 @@ const (
 // connect gets a session. Meanwhile acknowledgements are taken and checkpoints written. connect
 // returns nil without a session if ctx ended, or if another attempt can help.
 func (l *loop) connect(ctx context.Context) error {
-	if l.st.State == Starting {
-		l.setState(Connecting, "opening the first session")
+	if l.at.stage == atStart {
+		l.to(begins, "opening the first session")
 	}
 	if err := l.pause(ctx); err != nil || ctx.Err() != nil {
 		return err
@@ -71,7 +71,7 @@ func (l *loop) inUse(found cdc.Identity) {
 			if found.Poll != "" {
 				what = "the table is polled for this relay"
 			}
-			l.setState(Standby, fmt.Sprintf("%s by server process %d: waiting for it", what, found.SlotFound.ActivePID))
+			l.to(inUse, fmt.Sprintf("%s by server process %d: waiting for it", what, found.SlotFound.ActivePID))
 		}
 	})
 }
@@ -118,13 +118,13 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		l.ended("refused", err)
 		return err
 	}
-	state, edge := Connecting, &l.lost
+	failed, edge := fails, &l.lost
 	if errors.As(err, new(records.StoreError)) {
-		state, edge = NoCheckpoint, &l.unread
+		failed, edge = noStore, &l.unread
 	}
 	l.noteError(err, edge)
 	edge.Fault(time.Now(), l.log.Warn()).Err(err).Func(hint(err)).Msg("no session, trying again")
-	l.setState(state, err.Error())
+	l.to(failed, err.Error())
 	return nil
 }
 
@@ -162,6 +162,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 		opened: l.now, lastOK: l.now, confirmed: min(a.found.SlotFound.Confirmed, a.start),
 	}
 	l.checkpointer.taken(a.Rec, a.Older)
+	l.to(opens, "taking up the work of the session before")
 	l.skipping.Take(&a.Stored, l.names().Gives)
 	l.router.SetRunID(a.Rec.RunID)
 	if s, ok := l.phase.(*streaming); ok && l.begun && why == "" && !s.fresh && a.Rec.Copy == nil {
@@ -184,7 +185,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if err := l.parker.advance(); err != nil || l.sess == nil { // so that room is made before more is parked
 		return err
 	}
-	l.setState(l.phase.about())
+	l.to(l.phase.about())
 	l.unread.Over(l.now, l.log.Info()).Msg("checkpoint store recovered")
 	connected, msg := l.log.Info(), "connected"
 	if l.lost.Times > 0 {

@@ -173,8 +173,8 @@ func (c *copying) describe(rec *checkpoint.Record, _ bool) uint64 {
 	return c.flight.Drop()
 }
 
-func (c *copying) about() (State, string) {
-	return CopyingRows, fmt.Sprintf("publishing rows of the table (%s): %d so far; the stream follows them", c.feed.Copy.Origin, c.feed.Copy.Rows)
+func (c *copying) about() (trigger, string) {
+	return copies, fmt.Sprintf("publishing rows of the table (%s): %d so far; the stream follows them", c.feed.Copy.Origin, c.feed.Copy.Rows)
 }
 
 // over goes on to the stream, once a record that asks for no copy is durable.
@@ -184,7 +184,7 @@ func (c *copying) over() error {
 	if c.feed.Copy.Origin == checkpoint.OriginRecover {
 		return errCopied
 	}
-	c.setState(c.phase.about())
+	c.to(c.phase.about())
 	return nil
 }
 

@@ -16,7 +16,7 @@ const (
 
 // stop is the clean end of a run.
 func (l *loop) stop() error {
-	l.setState(Draining, "stopping")
+	l.to(stops, "stopping")
 	l.log.Info().Int("in_flight", l.inFlight()).Dur("grace", l.cfg.ShutdownGrace).Msg("stopping")
 	from := l.now
 	err := l.drain(nil, l.now.Add(l.cfg.ShutdownGrace))
@@ -36,10 +36,10 @@ func (l *loop) stop() error {
 		err = l.bad
 	}
 	if !fault.NeedsPerson(err) {
-		l.setState(Stopped, "stopped")
+		l.to(ends, "stopped")
 		return nil
 	}
-	l.setState(Stopped, err.Error())
+	l.to(ends, err.Error())
 	return err
 }
 
@@ -61,10 +61,9 @@ func (l *loop) landed() bool { return l.inFlight() == 0 }
 // finish writes the last checkpoint, confirms it and frees everything. It ends within some seconds,
 // whatever is unreachable.
 func (l *loop) finish() {
-	if l.finished {
+	if l.at.closed() {
 		return
 	}
-	l.finished = true
 	if a := l.arrived; a != nil {
 		l.unused(a)
 	}
@@ -103,7 +102,7 @@ func (l *loop) finish() {
 	if err := l.within(closeLimit, l.sink.Close); err != nil {
 		l.log.Warn().Err(err).Msg("closing the sink")
 	}
-	l.publish()
+	l.to(closes, l.reason)
 }
 
 // within calls do with a context that ends after limit.

@@ -48,21 +48,21 @@ func (l *loop) fail(ctx context.Context, err error) error {
 	err = advice.Of(err)
 	if !fault.NeedsPerson(err) {
 		l.noteError(err, nil)
-		l.setState(Draining, err.Error())
+		l.to(stops, err.Error())
 		l.log.Error().Err(err).Func(hint(err)).Msg("stopping: this process does not try again after this error")
 		l.settleBriefly(err)
 		l.finish()
 		if l.outside != nil {
 			l.outside.freed()
 		}
-		l.setState(Stopped, err.Error())
+		l.to(ends, err.Error())
 		return err
 	}
 	for next := err; next != nil; {
 		err = next
 		next = l.halt(ctx, err)
 	}
-	l.setState(Stopped, err.Error())
+	l.to(ends, err.Error())
 	return err
 }
 
@@ -90,8 +90,8 @@ func (l *loop) halt(ctx context.Context, err error) error {
 	l.ended("halted", err)
 	l.log.Error().Err(err).Func(hint(err)).Int("in_flight", l.inFlight()).Str("linger", long).
 		Msg("halted: this needs a person") // before anybody can see the state, and looks for the reason
-	l.setState(Halted, err.Error())
-	if bad && !l.finished {
+	l.to(halts, err.Error())
+	if bad && !l.at.closed() {
 		until := since.Add(max(linger, l.cfg.ShutdownGrace))
 		if linger < 0 {
 			until = time.Time{}
@@ -143,7 +143,7 @@ func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) 
 
 // settleBriefly takes the acknowledgements that come at once, although err ends the run.
 func (l *loop) settleBriefly(err error) {
-	if l.finished || l.overdue() != nil {
+	if l.at.closed() || l.overdue() != nil {
 		return
 	}
 	l.now = time.Now()

@@ -63,16 +63,16 @@ type loop struct {
 	parkWake     <-chan struct{} // of the topic of parked events; nil without one
 	keeper       Keeper          // nil for a source of positions
 
-	finished bool      // nothing is delivered any more
-	outside  *halting  // what halts the run from outside, once the loop knows it
-	bad      *BadEvent // the first one; reading ended there
+	at      *stageRules // of the stage
+	reason  string      // why the relay is not ready, as far as the stage tells it
+	outside *halting    // what halts the run from outside, once the loop knows it
+	bad     *BadEvent   // the first one; reading ended there
 
 	buried     uint64      // events sent to the dead letter topic
 	toldBuried recent.Told // what the log has of them
 
 	now      time.Time // when the clock was last looked at
 	st       Status    // publish copies it to Relay.shown
-	reason   string    // why the relay is not ready, as far as setState said it
 	sawEvent bool      // since the last look at the clock
 	recent   recent.Events
 	lost     recent.Edge    // there is no session
@@ -96,7 +96,7 @@ type held struct {
 }
 
 func newLoop(r *Relay) *loop {
-	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status()}
+	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status(), at: atStart.rules(), reason: "starting"}
 	l.background, l.cancel = context.WithCancel(context.Background())
 	l.reading = l.background
 	l.checkpointer = checkpointer{loop: l, durable: new(checkpoint.Record)}
@@ -171,6 +171,9 @@ func (l *loop) route(ev *cdc.Event) (bool, error) {
 // send hands l.rec to the sink, or to the topic of parked events. It is event number row of the transaction at commit, or row number
 // row of the table if commit is 0. The transaction that it counts for begins at begin.
 func (l *loop) send(begin, commit cdc.Position, row int, table *cdc.Relation, verdict parking.Verdict) {
+	if l.at.sends != sendsNew {
+		panic(fmt.Sprintf("relay: an event is sent in the stage %q", l.at.stage))
+	}
 	ticket := l.flight.Tracker.Add(l.rec.Size())
 	l.flight.Count(&ticket, begin)
 	ticket.Commit, ticket.Row, ticket.Table = commit, uint32(row), table
@@ -319,7 +322,7 @@ func (l *loop) confirmIfDue() error {
 		return nil
 	}
 	every := l.every
-	if l.st.State != Streaming || l.full() { // Next is not called
+	if l.at.reads != readsStream || l.full() { // Next is not called
 		every = min(every, fullConfirm)
 	}
 	if l.checkpointer.durable.LSN <= l.confirmed && l.now.Sub(l.lastOK) < every {
@@ -330,6 +333,9 @@ func (l *loop) confirmIfDue() error {
 
 // confirm tells the source what is durable in the checkpoint, and never more.
 func (l *loop) confirm() error {
+	if !l.at.confirms {
+		panic(fmt.Sprintf("relay: a position is confirmed in the stage %q", l.at.stage))
+	}
 	safe := l.checkpointer.durable.LSN
 	if err := l.within(confirmLimit, func(ctx context.Context) error { return l.sess.Confirm(ctx, safe) }); err != nil {
 		return l.lose(fmt.Errorf("confirm %s: %w", safe, err))
@@ -361,9 +367,7 @@ func (l *loop) lose(err error) error {
 	l.checkpointer.last = time.Time{}
 	l.checkpointer.due(l.now, l.phase, false)
 	l.lost.Fault(time.Now(), l.log.Warn()).Err(err).Func(hint(err)).Int("in_flight", l.inFlight()).Msg("source lost")
-	if !l.ending() {
-		l.setState(Connecting, "source lost: "+err.Error())
-	}
+	l.to(loses, "source lost: "+err.Error())
 	return nil
 }
 

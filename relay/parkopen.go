@@ -46,7 +46,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 	}
 	p.opened = false
 	for {
-		p.setState(Connecting, "reading the topic of parked events "+p.cfg.Poison.ParkingTopic)
+		p.to(follows, "reading the topic of parked events "+p.cfg.Poison.ParkingTopic)
 		var o *opening
 		next, epoch := p.next, p.checkpointer.epoch
 		p.beside(func() func() {
@@ -82,7 +82,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 		}
 		p.noteError(err, &p.failing)
 		p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Func(hint(err)).Msg("the topic of parked events cannot be opened")
-		p.setState(Connecting, "the topic of parked events cannot be opened: "+err.Error())
+		p.to(follows, "the topic of parked events cannot be opened: "+err.Error())
 		if err := p.settle(ctx, time.Now().Add(openAgain), func() bool { return p.sess == nil }); err != nil || ctx.Err() != nil || p.sess == nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (p *parker) reopen(ctx context.Context) error {
 	if err := p.openTopic(ctx, ""); err != nil || !p.opened {
 		return err
 	}
-	p.setState(p.phase.about())
+	p.to(p.phase.about())
 	return nil
 }
 

@@ -31,6 +31,7 @@ type phase interface {
 	// is read. describe returns how many of the records that this process sent rec covers.
 	describe(rec *checkpoint.Record, last bool) (sent uint64)
 
-	// about is what Status says while the phase runs. reason is "" if the relay is ready.
-	about() (state State, reason string)
+	// about is the trigger that begins the phase, and what Status says while the phase runs. reason is
+	// "" if the relay is ready.
+	about() (on trigger, reason string)
 }

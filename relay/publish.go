@@ -14,24 +14,23 @@ import (
 // publish makes the loop's state what Status returns.
 func (l *loop) publish() {
 	l.remark(false)
-	st, c, state := &l.st, &l.checkpointer, l.st.State
-	st.Turned, st.Reason, st.Waiting, st.Bad, st.Stall = l.now, l.reason, nil, nil, nil
+	st, c, at := &l.st, &l.checkpointer, l.at
+	st.State, st.Turned, st.Reason, st.Waiting, st.Bad, st.Stall = at.shown, l.now, l.reason, nil, nil, nil
 	worse := func(s State, why string) {
 		if st.Reason != "" {
 			why += "; " + st.Reason
 		}
-		state, st.Reason = s, why
+		st.State, st.Reason = s, why
 	}
-	switch state {
-	case Halted:
-		if st.Bad = l.bad; l.bad != nil && !l.finished {
-			st.Waiting, _ = l.waiting()
-			st.Reason += badevent.DescribeWaiting(st.Waiting)
-		}
-	case Stopped:
+	if at.shown == Halted || at.shown == Stopped {
 		st.Bad = l.bad
-	default:
-		if state == CopyingRows || state == Streaming {
+	}
+	if at.stage == atHalt && l.bad != nil {
+		st.Waiting, _ = l.waiting()
+		st.Reason += badevent.DescribeWaiting(st.Waiting)
+	}
+	if at.covered {
+		if at.reads != readsNothing {
 			_, st.Reason = l.phase.about()
 		}
 		if c.failure != "" {
@@ -45,15 +44,15 @@ func (l *loop) publish() {
 			worse(Stalled, why.Error())
 			st.Troubles = l.outage.Waits(st.Troubles, why, &l.stalled, l.now)
 			l.stalled.Cause(err).Fault(l.now, l.log.Warn()).Err(err).Func(hint(err)).Int("in_flight", l.inFlight()).Msg("delivery stalled")
-		case !l.finished: // a closed sink does not wait, although it has not delivered
+		case !at.closed(): // a closed sink does not wait, although it has not delivered
 			l.stalled.Over(l.now, l.log.Info()).Msg("delivery recovered")
 			l.outage = ""
 		}
 	}
 	st.Troubles = recent.Past(st.Troubles, l.now)
-	st.InStream, st.Ready = st.State == Streaming, state == Streaming
+	st.InStream, st.Ready = at.reads == readsStream, st.State == Streaming
 	switch p := &l.parker; {
-	case !p.known || st.State == Standby: // the other process knows better
+	case !p.known || at.stage == atWait: // the other process knows better
 		st.Parked, st.OldestParked = parking.Counts{}, nil
 	case l.now.Sub(p.counted) >= recent.ListEvery || l.ending():
 		p.counted, st.Parked, st.OldestParked = l.now, p.lot.Counts(), p.lot.Oldest(badevent.Newest)
@@ -63,17 +62,16 @@ func (l *loop) publish() {
 	st.Accepted = c.accepted
 	st.InFlightEvents, st.InFlightBytes = l.flight.Tracker.InFlight()
 	st.OldestUnacked = l.flight.Tracker.Oldest()
-	if l.recent.Due(l.now, state != Streaming) {
+	if l.recent.Due(l.now, st.State != Streaming) {
 		st.Recent = l.recent.List(l.now)
 	}
 	st.CheckpointError = c.failure
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if state != l.shown.State {
+	if st.State != l.shown.State {
 		st.Since = l.now
 	}
 	l.shown = *st
-	l.shown.State = state
 }
 
 // remark logs dead letters, and counts and logs what the router passed over. At the end it logs the rest.
@@ -81,13 +79,6 @@ func (l *loop) remark(end bool) {
 	l.sayBuried(end)
 	l.parker.say(end)
 	l.st.Remarks = l.told.Log(l.router.Remarks, l.now, end, &l.log)
-}
-
-// setState changes what the relay is doing, and says why it is not ready, at once.
-func (l *loop) setState(s State, reason string) {
-	l.now = time.Now()
-	l.st.State, l.reason = s, reason
-	l.publish()
 }
 
 // ended counts a session that ended, or an attempt that was refused.
@@ -102,9 +93,4 @@ func (l *loop) ended(how string, err error) {
 // noteError lists err, which is a case of the fault of, in Status. of is nil if err ends the run.
 func (l *loop) noteError(err error, of *recent.Edge) {
 	l.st.Troubles = recent.Troubled(l.st.Troubles, err, of, time.Now())
-}
-
-// ending reports whether the relay reads no more.
-func (l *loop) ending() bool {
-	return l.st.State == Draining || l.st.State == Halted || l.st.State == Stopped
 }

@@ -124,7 +124,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		return l.stop()
 	}
 	if errors.Is(err, ErrNoGap) || errors.Is(err, ErrDeclined) {
+		l.to(stops, err.Error())
 		l.finish()
+		l.to(ends, err.Error())
 		return err
 	}
 	return l.fail(ctx, err)

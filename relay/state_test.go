@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -60,4 +62,105 @@ func TestStatesAreWorstFirst(t *testing.T) {
 	if all := slices.Compact(slices.Sorted(slices.Values(States))); len(all) != len(States) || len(all) != 12 {
 		t.Errorf("States has %v", all)
 	}
+}
+
+// Every stage can come and leads to the end, what reads also sends and confirms, and what the end of a
+// run has closed does not open again.
+func TestTheTableOfStages(t *testing.T) {
+	come, over := map[stage]bool{atStart: true}, map[stage]bool{atEnd: true}
+	for range stages {
+		for _, m := range moves {
+			for _, from := range m.from {
+				if m.to != asItIs {
+					come[m.to] = come[m.to] || come[from]
+					over[from] = over[from] || over[m.to]
+				}
+			}
+		}
+	}
+	for _, r := range stages {
+		if !come[r.stage] || !over[r.stage] {
+			t.Errorf("stage %s: comes %v, leads to the end %v", r.stage, come[r.stage], over[r.stage])
+		}
+		if reads := r.reads != readsNothing; reads != (r.sends == sendsNew) || reads && !r.confirms || reads && r.ending || r.sends == sendsNothing && r.confirms {
+			t.Errorf("stage %s reads %s, sends %s, confirms %v, is an end %v", r.stage, r.reads, r.sends, r.confirms, r.ending)
+		}
+		if !slices.Contains(States, r.shown) || r.shown == Halted && r.covered {
+			t.Errorf("stage %s is shown as %s, covered %v", r.stage, r.shown, r.covered)
+		}
+	}
+	seen := map[string]stage{}
+	for _, m := range moves {
+		for _, from := range m.from {
+			if before, twice := seen[fmt.Sprint(m.on, from)]; twice {
+				t.Errorf("%s in stage %s: %s, and %s", m.on, from, before, m.to)
+			}
+			seen[fmt.Sprint(m.on, from)] = m.to
+			if m.to == asItIs {
+				continue
+			}
+			if r, to := from.rules(), m.to.rules(); r.ending && !to.ending || r.closed() && !to.closed() {
+				t.Errorf("%s: from stage %s to %s", m.on, from, m.to)
+			}
+		}
+	}
+}
+
+func TestWhatIsNotInTheTableIsADefect(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("the end of a run came while it streamed")
+		}
+	}()
+	atStream.after(ends)
+}
+
+// docs/architecture.md shows the table.
+func TestTheTableOfStagesIsInTheDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString("| stage | shown | reads | sends | confirms |\n|---|---|---|---|---|\n")
+	for _, r := range stages {
+		shown, confirms := "`"+string(r.shown)+"`", "nothing"
+		if r.covered {
+			shown += ", or worse"
+		}
+		if r.confirms {
+			confirms = "what is durable"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.stage, shown, r.reads, r.sends, confirms)
+	}
+	b.WriteString("\n| what happens | in the stage | next |\n|---|---|---|\n")
+	for _, m := range moves {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", m.on, strings.ReplaceAll(strings.Trim(fmt.Sprint(m.from), "[]"), " ", ", "), m.to)
+	}
+	if table := b.String(); !strings.Contains(string(page), table) {
+		t.Errorf("docs/architecture.md needs this table:\n\n%s", table)
+	}
+}
+
+// An attempt may go on although a stop was asked for, and then find that another process holds the slot.
+func TestAStopIsShownWhateverComesLate(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.do(func() { w.stalled, w.clean = true, false })
+		r := w.start(Config{ShutdownGrace: 20 * time.Second})
+		w.commit("a")
+		w.want(t, 5*time.Second, "in flight", func() bool { return r.relay.Status().InFlightEvents == 1 })
+		opens := look(w, &w.opens)
+		w.do(func() { w.slowOpen = 10 * time.Second })
+		w.cut(errNet)
+		w.want(t, 5*time.Second, "opening again", func() bool { return w.opens > opens })
+		w.do(func() { w.slowOpen = 0 })
+		w.start(Config{})
+		w.want(t, 5*time.Second, "another process has the slot", func() bool { return w.session != nil })
+		go r.stop()
+		time.Sleep(12 * time.Second)
+		if st := r.relay.Status(); st.State != Stalled || !strings.Contains(st.Reason, "stopping") {
+			t.Errorf("%s: %s", st.State, st.Reason)
+		}
+		w.do(func() { w.stalled = false })
+	})
 }

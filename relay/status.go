@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"slices"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -10,34 +9,6 @@ import (
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
-
-// A State is what a person must know first about a relay. If several states hold at one time, the
-// worst one is the state. /readyz, /api/status, the metric and the status page show the same state.
-type State string
-
-// The states of a relay, worst first.
-const (
-	Halted       State = "halted"        // needs a person, and goes on so that monitoring sees it
-	Stopped      State = "stopped"       // the end, after a clean stop or a fault
-	Hung         State = "hung"          // the loop makes no progress, which is a defect: whoever looks at Turned finds this state
-	Stalled      State = "stalled"       // events wait, because Kafka does not acknowledge them
-	NoCheckpoint State = "no-checkpoint" // the checkpoint cannot be read or written, so nothing is confirmed
-	Connecting   State = "connecting"    // opening a session, or waiting to try again
-	SlotAtRisk   State = "slot-at-risk"  // events flow, but the slot is lost or soon will be: walpost.Status finds this state
-	Standby      State = "standby"       // another process holds the slot or polls the table, and this one waits for it
-	CopyingRows  State = "copying"       // publishing rows of the table; the stream follows
-	Starting     State = "starting"      // nothing is opened yet
-	Draining     State = "draining"      // asked to stop, and waiting for acknowledgements
-	Streaming    State = "streaming"     // reading and delivering
-)
-
-// States are all states, worst first.
-var States = []State{
-	Halted, Stopped, Hung, Stalled, NoCheckpoint, Connecting, SlotAtRisk, Standby, CopyingRows, Starting, Draining, Streaming,
-}
-
-// Worse reports whether s is worse than other.
-func (s State) Worse(other State) bool { return slices.Index(States, s) < slices.Index(States, other) }
 
 // A Sent is an event that was acknowledged. A Trouble is an error, and what to do about it.
 type (

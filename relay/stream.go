@@ -307,4 +307,4 @@ func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
 	return sent
 }
 
-func (s *streaming) about() (State, string) { return Streaming, "" }
+func (s *streaming) about() (trigger, string) { return flows, "" }
