@@ -6,6 +6,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/relay/internal/badevent"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 // A BadEvent is an event that cannot be delivered. A Waiting is a topic with events that were sent
@@ -27,40 +28,50 @@ const (
 	DefaultPolicy    = badevent.DefaultPolicy
 )
 
+// badEvents names the events that cannot be delivered, and makes their dead letters.
+type badEvents struct {
+	*opener
+	*link
+	*board
+	*traffic
+	checkpointer *checkpointer
+	skipping     records.Skips
+}
+
 // names gives events their names.
-func (l *loop) names() *badevent.Names {
-	return &badevent.Names{Relay: l.cfg.Name, Version: l.cfg.Poison.Version, Found: l.found}
+func (b *badEvents) names() *badevent.Names {
+	return &badevent.Names{Relay: b.cfg.Name, Version: b.cfg.Poison.Version, Found: b.found}
 }
 
 // unroutable returns the error for an event that the router refused. commit is 0 for a row of the
 // table.
-func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error) *BadEvent {
-	return l.named(badevent.Unroutable(ev, l.rec.EventID, commit, row, err))
+func (b *badEvents) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error) *BadEvent {
+	return b.named(badevent.Unroutable(ev, b.rec.EventID, commit, row, err))
 }
 
 // named gives an event of the stream its token. A row of the table has none, and a row that is claimed. And it says whether the
 // dead letter topic refused the event, and how the event was read.
-func (l *loop) named(bad *BadEvent) *BadEvent {
-	bad.Letter, bad.Polled = l.cfg.Poison.IsTopic(bad.Topic), l.found.Poll != ""
-	bad.Recover = l.cfg.Copying != nil && l.cfg.Copying.Origin == checkpoint.OriginRecover
-	if bad.Commit != 0 && l.keeper == nil {
-		bad.Token = l.haltOf(bad).Token
+func (b *badEvents) named(bad *BadEvent) *BadEvent {
+	bad.Letter, bad.Polled = b.cfg.Poison.IsTopic(bad.Topic), b.found.Poll != ""
+	bad.Recover = b.cfg.Copying != nil && b.cfg.Copying.Origin == checkpoint.OriginRecover
+	if bad.Commit != 0 && b.keeper == nil {
+		bad.Token = b.haltOf(bad).Token
 	}
 	return bad
 }
 
-func (l *loop) haltOf(bad *BadEvent) *checkpoint.Halt {
-	return l.names().Halt(bad.Commit, bad.Row, bad.Table, bad.EventID)
+func (b *badEvents) haltOf(bad *BadEvent) *checkpoint.Halt {
+	return b.names().Halt(bad.Commit, bad.Row, bad.Table, bad.EventID)
 }
 
 // give has the checkpoint store remember a bad event that halts the relay, and returns it.
-func (l *loop) give(bad *BadEvent) *BadEvent {
+func (b *badEvents) give(bad *BadEvent) *BadEvent {
 	if bad.Commit == 0 {
 		return bad
 	}
-	h := l.haltOf(bad)
+	h := b.haltOf(bad)
 	h.Topic, h.Reason, h.Error, h.Keyless, h.Time = bad.Topic, bad.Because, bad.Reason(), bad.Keyless, time.Now()
-	l.checkpointer.halts = append(l.checkpointer.halts, h)
+	b.checkpointer.halts.add(h)
 	return bad
 }
 

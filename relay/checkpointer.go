@@ -23,7 +23,10 @@ const (
 // and fields belong to the loop's goroutine. Another goroutine does the writing, one write at a
 // time. So a slow store delays only the confirmations.
 type checkpointer struct {
-	*loop
+	*opener
+	*tasks
+	*board
+	parker *parker
 
 	epoch   uint64                // of this holder; 0 before the first session
 	durable *checkpoint.Record    // the newest durable record of this epoch; zero before the first session
@@ -36,37 +39,57 @@ type checkpointer struct {
 
 	draft      checkpoint.Record // the record as it would be written now; see compose
 	draftSends uint64            // how many of the records sent by this process draft covers
+	timing
 
+	halts queue[*checkpoint.Halt] // to write: walpost skip knows only stored tokens
+	older queue[string]           // keys to remove
+}
+
+// timing says when a record is written.
+type timing struct {
 	active  bool        // something was acknowledged since the newest write of a record began
 	last    time.Time   // when that write began
 	retry   time.Time   // no write of a record before this time
 	failure string      // of the newest write of a record; "" if it succeeded
 	failing recent.Edge // writes of records
+}
 
-	older    []string  // keys to remove
-	removeAt time.Time // no removal before this time
+// A queue is what is written one by one, and not before a time.
+type queue[T any] struct {
+	all   []T
+	after time.Time
+}
 
-	halts  []*checkpoint.Halt // to write: walpost skip knows only stored tokens
-	haltAt time.Time          // no write of a halt before this time
+func (q *queue[T]) add(more ...T) { q.all = append(q.all, more...) }
+
+func (q *queue[T]) due(now time.Time) bool { return len(q.all) > 0 && !now.Before(q.after) }
+
+// tried takes the outcome of writing the first one. It is tried again in a while if it failed.
+func (q *queue[T]) tried(err error, again time.Duration) {
+	if err != nil {
+		q.after = time.Now().Add(again)
+		return
+	}
+	q.all = q.all[1:]
 }
 
 // taken notes that a session holds the slot, with rec as its durable record. It freezes the
 // checkpointer until the phase has resumed: what is in flight may be of another history than rec.
 func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
 	c.epoch, c.durable, c.looked, c.accepted, c.frozen = rec.Epoch, rec, rec.Published, rec.Accepted, true
-	c.older = append(c.older, older...)
+	c.older.add(older...)
 }
 
 // due begins the write that is due at now, if there is one. It removes old keys only if tidy.
 func (c *checkpointer) due(now time.Time, p phase, tidy bool) {
 	switch {
 	case c.busy:
-	case len(c.halts) > 0 && !now.Before(c.haltAt):
+	case c.halts.due(now):
 		c.saveHalt()
 	case c.epoch == 0 || c.frozen || now.Before(c.retry):
 	case c.ripe(now, p):
 		c.save(now)
-	case tidy && len(c.older) > 0 && !now.Before(c.removeAt):
+	case tidy && c.older.due(now):
 		c.remove()
 	}
 }
@@ -172,27 +195,18 @@ func (c *checkpointer) failed(err error) {
 
 // saveHalt begins a write of the first halt.
 func (c *checkpointer) saveHalt() {
-	halt := c.halts[0]
+	halt := c.halts.all[0]
 	c.write(halt.Key(), halt.Encode(), func(err error) {
-		if err == nil {
-			c.halts = c.halts[1:]
-			return
+		if c.halts.tried(err, saveRetry); err != nil {
+			c.noteError(fmt.Errorf("write halt %s: %w", halt.Token, err), nil)
 		}
-		c.haltAt = time.Now().Add(saveRetry)
-		c.noteError(fmt.Errorf("write halt %s: %w", halt.Token, err), nil)
 	})
 }
 
 // remove begins the removal of one key.
 func (c *checkpointer) remove() {
-	c.write(c.older[0], nil, func(err error) {
-		if err == nil {
-			c.older = c.older[1:]
-			return
-		}
-		// An old record does no harm, because a higher epoch wins. The next start finds it too.
-		c.removeAt = time.Now().Add(removeWait)
-	})
+	// If it fails, an old record does no harm, because a higher epoch wins. The next start finds it too.
+	c.write(c.older.all[0], nil, func(err error) { c.older.tried(err, removeWait) })
 }
 
 // write begins a write of value under key. ended is called by the loop when the write has ended.

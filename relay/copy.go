@@ -27,7 +27,8 @@ func Late(origin string) bool { return origin == OriginReplay || origin == Origi
 // copying is the phase that publishes rows of the table. Meanwhile the session holds the slot, and
 // nobody reads the stream. The flight counts each number of the feed as a transaction that ends there.
 type copying struct {
-	*loop
+	parts
+	l    *loop
 	feed *RowFeed
 }
 
@@ -68,14 +69,14 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 	}
 	l.fly(0)
 	l.st.Received = a.Rec.LSN
-	l.phase = &copying{loop: l, feed: feed}
+	l.phase = &copying{parts: l.parts, l: l, feed: feed}
 	l.log.Info().Str("origin", feed.Copy.Origin).Uint64("published", feed.Copy.Rows).Str(l.found.At(a.Rec.LSN)).
 		Msg("publishing rows of the table, ahead of the stream")
 	return nil
 }
 
 func (c *copying) resume(ctx context.Context, a *attempt, _ string) error {
-	return c.resumeCopy(ctx, a, c)
+	return c.l.resumeCopy(ctx, a, c)
 }
 
 func (c *copying) run(ctx context.Context) error {
@@ -84,7 +85,7 @@ func (c *copying) run(ctx context.Context) error {
 		if c.checkpointer.durable.Copy == nil {
 			return c.over()
 		}
-		if err := c.parker.reopen(ctx); err != nil || ctx.Err() != nil || c.sess == nil {
+		if err := c.l.parker.reopen(ctx); err != nil || ctx.Err() != nil || c.sess == nil {
 			return err
 		}
 		rows := c.rows()
@@ -94,7 +95,7 @@ func (c *copying) run(ctx context.Context) error {
 		case r, ok = <-rows:
 		default:
 			idle = true
-			r, ok = c.waitOr(rows, ctx.Done(), time.Time{})
+			r, ok = c.l.waitOr(rows, ctx.Done(), time.Time{})
 		}
 		if ok {
 			if err := c.take(&r); err != nil {
@@ -104,7 +105,7 @@ func (c *copying) run(ctx context.Context) error {
 		if !idle && n%maxBatch != 0 {
 			continue
 		}
-		if err := c.tick(time.Now()); err != nil {
+		if err := c.l.tick(time.Now()); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -118,7 +119,7 @@ func (c *copying) run(ctx context.Context) error {
 func (c *copying) take(r *FedRow) error {
 	switch {
 	case r.Err != nil && fault.Passing(r.Err, c.worked):
-		return c.lose(r.Err)
+		return c.l.lose(r.Err)
 	case r.Err != nil:
 		return r.Err
 	}
@@ -139,7 +140,7 @@ func (c *copying) take(r *FedRow) error {
 	default:
 		c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.feed.Copy.Origin)})
 	}
-	verdict, err := c.setAside(r.Event, err, 0, int(c.feed.Taken())+1)
+	verdict, err := c.l.setAside(r.Event, err, 0, int(c.feed.Taken())+1)
 	if err != nil {
 		return err
 	}
@@ -152,7 +153,7 @@ func (c *copying) count(r *FedRow, verdict parking.Verdict) error {
 	number := c.feed.Take(r)
 	c.flight.Tracker.Begin(c.now) // a row counts as new when it is sent
 	if verdict != parking.Known {
-		c.send(number-1, 0, int(number), r.Event.Row.Relation, verdict)
+		c.l.send(number-1, 0, int(number), r.Event.Row.Relation, verdict)
 	}
 	return c.flight.Tracker.Commit(number)
 }
@@ -180,16 +181,16 @@ func (c *copying) about() (trigger, string) {
 // over goes on to the stream, once a record that asks for no copy is durable.
 func (c *copying) over() error {
 	c.log.Info().Str("origin", c.feed.Copy.Origin).Uint64("rows", c.feed.Copy.Rows).Msg("the rows of the table are published")
-	c.phase = c.newStreaming(c.checkpointer.durable.Next)
+	c.l.phase = c.l.newStreaming(c.checkpointer.durable.Next)
 	if c.feed.Copy.Origin == checkpoint.OriginRecover {
 		return errCopied
 	}
-	c.to(c.phase.about())
+	c.l.to(c.l.phase.about())
 	return nil
 }
 
 // rows is where the next row comes from, nil while none can be taken.
 func (c *copying) rows() <-chan FedRow {
-	room := !c.full() && !c.parker.pauses() && c.feed.Unacked() <= c.cfg.Window.Events
+	room := !c.l.full() && !c.l.parker.pauses() && c.feed.Unacked() <= c.cfg.Window.Events
 	return c.feed.Rows(c.background, c.now, room, c.wg.Go)
 }

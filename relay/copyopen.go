@@ -71,7 +71,7 @@ const foreignTries = 4
 // plan decides what an attempt does with rec, the newest record, nil for none. It returns the
 // record to go on with. If a slot is to be made for rows of the table, plan first writes that down,
 // so that the next process knows whose slot it is.
-func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
+func (r *opener) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	c := r.cfg.Copying
 	switch {
 	case c != nil && c.Origin == checkpoint.OriginRecover:
@@ -91,7 +91,7 @@ func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.R
 }
 
 // withoutCopy decides about an unfinished snapshot that the configuration no longer asks for.
-func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
+func (r *opener) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	if !r.cfg.SkipSnapshot {
 		return nil, fault.Config(fmt.Errorf("the snapshot that was begun is not finished: %d rows are published, and source.snapshot does not ask for it any more", rec.Copy.Rows),
 			"Set source.snapshot as it was to finish it, or to \"never\" to leave out the remaining rows.")
@@ -107,12 +107,12 @@ func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*check
 }
 
 // copies reports whether this process goes on with the copy that rec asks for.
-func (r *Relay) copies(rec *checkpoint.Record) bool {
+func (r *opener) copies(rec *checkpoint.Record) bool {
 	return r.cfg.Copying != nil && rec.Copies(r.cfg.Copying.Origin)
 }
 
 // planSnapshot plans a first start with a snapshot.
-func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
+func (r *opener) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	found, err := r.look(ctx)
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 // too, everything is planned again from the original gap. Rows that were written since that slot
 // was made are in no stream any more, even those of finished tables. Kafka shows which rows are
 // published, by their ids.
-func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
+func (r *opener) planRecover(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	begun := rec.Copies(checkpoint.OriginRecover)
 	if rec.Intended() && !begun { // of a snapshot
 		return nil, fmt.Errorf("%w: walpost run has not created the slot yet", ErrNoGap)
@@ -212,7 +212,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 // recoverKept is accept for a recover that keeps the slot. The rows are published from the table,
 // and then the stream goes on at the record. The recover includes what an unfinished copy has yet
 // to publish.
-func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found cdc.Identity) (*checkpoint.Record, error) {
+func (r *opener) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found cdc.Identity) (*checkpoint.Record, error) {
 	base := *gap.Record
 	since, err := r.cfg.Copying.Gap(ctx, gap, base.Copy)
 	if err != nil {
@@ -231,7 +231,7 @@ func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found 
 }
 
 // look opens the source without making anything, and returns what it found.
-func (r *Relay) look(ctx context.Context) (cdc.Identity, error) {
+func (r *opener) look(ctx context.Context) (cdc.Identity, error) {
 	sess, err := r.source.Open(ctx, false, false)
 	if err != nil {
 		return cdc.Identity{}, fmt.Errorf("open the source: %w", err)
@@ -243,7 +243,7 @@ func (r *Relay) look(ctx context.Context) (cdc.Identity, error) {
 
 // intend writes down that a slot is about to be made for c. Nobody holds a slot that does not
 // exist. So two processes may do this at the same time, and one of them goes on with what the other has written.
-func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Identity, lsn cdc.Position, c checkpoint.Copy) (*checkpoint.Record, error) {
+func (r *opener) intend(ctx context.Context, was *checkpoint.Record, found cdc.Identity, lsn cdc.Position, c checkpoint.Copy) (*checkpoint.Record, error) {
 	rec := r.record(found, lsn)
 	rec.Copy, rec.Published = &c, nil
 	if was != nil {
@@ -256,7 +256,7 @@ func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Id
 }
 
 // openFor opens the session that rec asks for. base is the record to judge the session by.
-func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Session, base *checkpoint.Record, err error) {
+func (r *opener) openFor(ctx context.Context, rec *checkpoint.Record) (sess Session, base *checkpoint.Record, err error) {
 	if !rec.Intended() {
 		return r.openKnown(ctx, rec)
 	}
@@ -280,7 +280,7 @@ func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Sessi
 }
 
 // openKnown is openFor for a slot that rec knows, or that nobody knows.
-func (r *Relay) openKnown(ctx context.Context, rec *checkpoint.Record) (sess Session, base *checkpoint.Record, err error) {
+func (r *opener) openKnown(ctx context.Context, rec *checkpoint.Record) (sess Session, base *checkpoint.Record, err error) {
 	if sess, err = r.source.Open(ctx, false, false); err != nil {
 		return nil, nil, err
 	}

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"errors"
-	"maps"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
@@ -31,72 +30,53 @@ func (l *loop) setAside(ev *cdc.Event, err error, commit cdc.Position, row int) 
 
 // buryRow makes l.rec the dead letter of a row that has no record, and reports whether the policy
 // asks for that. The letter counts as the record of the row.
-func (l *loop) buryRow(bad *BadEvent, ev *cdc.Event) bool {
-	if !l.cfg.Poison.Buries(bad.Because, bad.Topic) {
+func (b *badEvents) buryRow(bad *BadEvent, ev *cdc.Event) bool {
+	if !b.cfg.Poison.Buries(bad.Because, bad.Topic) {
 		return false
 	}
-	return l.becomes(l.names().RowLetter(bad, ev, &l.rec), bad) == nil
+	return b.becomes(b.names().RowLetter(bad, ev, &b.rec), bad) == nil
 }
 
 // putAside makes l.rec the dead letter of an event that a person asked to pass over, whatever the
 // policy. ok and err are what the router said of it.
-func (l *loop) putAside(ev *cdc.Event, asked *checkpoint.Halt, ok bool, err error) error {
-	bad := badevent.Skipped(ev, l.rec.EventID, asked, err)
+func (b *badEvents) putAside(ev *cdc.Event, asked *checkpoint.Halt, ok bool, err error) error {
+	bad := badevent.Skipped(ev, b.rec.EventID, asked, err)
 	if err != nil || !ok {
-		return l.becomes(l.names().RowLetter(bad, ev, &l.rec), bad)
+		return b.becomes(b.names().RowLetter(bad, ev, &b.rec), bad)
 	}
-	rec := l.rec
-	return l.becomes(l.names().RecordLetter(bad, &rec), bad)
+	rec := b.rec
+	return b.becomes(b.names().RecordLetter(bad, &rec), bad)
 }
 
 // becomes makes l.rec the letter. It returns bad if the letter cannot be written down.
-func (l *loop) becomes(letter *deadletter.Letter, bad *BadEvent) error {
-	rec, err := letter.Encode(l.cfg.Poison.Topic)
+func (b *badEvents) becomes(letter *deadletter.Letter, bad *BadEvent) error {
+	rec, err := letter.Encode(b.cfg.Poison.Topic)
 	if err != nil {
 		bad.Err = errors.Join(bad.Err, err)
 		return bad
 	}
-	l.rec = *rec
-	l.note(letter)
+	b.rec = *rec
+	b.note(letter)
 	return nil
 }
 
 // buryRecord sends a dead letter in place of a record that the sink refused, if the policy asks for
 // that, and lets the topic go on. The letter has the ticket of the record, so no position passes
 // the event before the brokers have its letter.
-func (l *loop) buryRecord(bad *BadEvent, a *cdc.Ack) bool {
-	if a.Record == nil || !l.cfg.Poison.Buries(bad.Because, bad.Topic) {
+func (b *badEvents) buryRecord(bad *BadEvent, a *cdc.Ack) bool {
+	if a.Record == nil || !b.cfg.Poison.Buries(bad.Because, bad.Topic) {
 		return false
 	}
-	letter := l.names().RecordLetter(bad, a.Record)
-	rec, err := letter.Encode(l.cfg.Poison.Topic)
+	letter := b.names().RecordLetter(bad, a.Record)
+	rec, err := letter.Encode(b.cfg.Poison.Topic)
 	if err != nil {
 		bad.Err = errors.Join(bad.Err, err)
 		return false
 	}
-	l.note(letter)
-	l.sink.Send(rec, a.Ticket)
-	l.sink.PassOver(a.Topic, nil)
+	b.note(letter)
+	b.sink.Send(rec, a.Ticket)
+	b.sink.PassOver(a.Topic, nil)
 	return true
-}
-
-// note counts a dead letter. The log has it within a moment: see sayBuried.
-func (l *loop) note(letter *deadletter.Letter) {
-	l.buried++
-	l.st.DeadLetters = maps.Clone(l.st.DeadLetters) // Status has given the former map away
-	if l.st.DeadLetters == nil {
-		l.st.DeadLetters = map[cdc.Reason]uint64{}
-	}
-	l.st.DeadLetters[letter.Reason]++
-	l.st.NewestDead = badevent.NewestFirst(l.st.NewestDead, letter, l.now)
-}
-
-// sayBuried logs dead letters: the first one at once, and later ones together.
-func (l *loop) sayBuried(end bool) {
-	if l.buried > 0 {
-		l.st.NewestDead[0].Log(l.toldBuried.Due(l.buried, l.now, end, l.log.Error())).
-			Msg("an event cannot be delivered and goes to the dead letter topic " + l.cfg.Poison.Topic)
-	}
 }
 
 // passes reports whether err is of a topic that waits for PassOver. The loop calls it when it takes

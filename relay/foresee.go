@@ -24,7 +24,7 @@ type Forecast struct {
 // missing slot is no error if no checkpoint knows it.
 func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Forecast, err error) {
 	defer func() { err = advice.Of(err) }()
-	r := New(cfg, source, nil, nil, store)
+	r := newOpener(cfg, source, store)
 	for {
 		stored, err := r.newest(ctx)
 		if err != nil {
@@ -45,7 +45,7 @@ func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Fore
 	}
 }
 
-func (r *Relay) foresee(ctx context.Context, stored checkpoint.Stored) (found cdc.Identity, err error) {
+func (r *opener) foresee(ctx context.Context, stored checkpoint.Stored) (found cdc.Identity, err error) {
 	rec, err := r.plan(ctx, stored.Rec)
 	if err != nil || rec.Intended() {
 		return found, err

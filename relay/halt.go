@@ -2,44 +2,74 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 const (
-	finalLimit  = 5 * time.Second // for the last checkpoint
-	closeLimit  = 2 * time.Second // for the last Confirm, the Close of the session, and the Close of the sink
-	helperLimit = 5 * time.Second // for goroutines beside the loop to end
+	finalLimit = 5 * time.Second // for the last checkpoint
+	closeLimit = 2 * time.Second // for the last Confirm, the Close of the session, and the Close of the sink
 )
 
-// stop is the clean end of a run.
-func (l *loop) stop() error {
-	l.to(stops, "stopping")
-	l.log.Info().Int("in_flight", l.inFlight()).Dur("grace", l.cfg.ShutdownGrace).Msg("stopping")
-	from := l.now
-	err := l.drain(nil, l.now.Add(l.cfg.ShutdownGrace))
-	l.finish()
-	if l.outside != nil {
-		l.outside.freed()
-		err = l.outside
-	}
-	again := l.flight.Sent - l.checkpointer.sent
-	if again > 0 {
-		l.log.Warn().Uint64("events", again).Int("unacknowledged", l.inFlight()).Str(l.found.At(l.checkpointer.durable.LSN)).
-			Msg("stopped before everything was acknowledged and checkpointed: the next start delivers these events again")
-	} else {
-		l.log.Info().Str(l.found.At(l.checkpointer.durable.LSN)).Dur("took", time.Since(from).Round(time.Millisecond)).Msg("stopped")
-	}
-	if err == nil && l.bad != nil {
-		err = l.bad
-	}
-	if !fault.NeedsPerson(err) {
-		l.to(ends, "stopped")
+// A shutdown ends the run.
+type shutdown struct {
+	parts
+	l       *loop
+	outside *halting  // what halts the run from outside, once the loop knows it
+	bad     *BadEvent // the first one; reading ended there
+}
+
+// asked returns what halts the run from outside, if it came since the last call.
+func (s *shutdown) asked() error {
+	if len(s.l.relay.halts) == 0 {
 		return nil
 	}
-	l.to(ends, err.Error())
+	s.outside = <-s.l.relay.halts
+	return s.outside
+}
+
+// run ends the run because of err, which is nil for a stop.
+func (s *shutdown) run(ctx context.Context, err error) error {
+	switch {
+	case err == nil || errors.Is(err, errCopied):
+		return s.stop()
+	case errors.Is(err, ErrNoGap) || errors.Is(err, ErrDeclined):
+		s.l.to(stops, err.Error())
+		s.finish()
+		s.l.to(ends, err.Error())
+		return err
+	}
+	return s.fail(ctx, err)
+}
+
+// stop is the clean end of a run.
+func (s *shutdown) stop() error {
+	s.l.to(stops, "stopping")
+	s.log.Info().Int("in_flight", s.inFlight()).Dur("grace", s.cfg.ShutdownGrace).Msg("stopping")
+	from := s.now
+	err := s.drain(nil, s.now.Add(s.cfg.ShutdownGrace))
+	s.finish()
+	if s.outside != nil {
+		s.outside.freed()
+		err = s.outside
+	}
+	again := s.flight.Sent - s.checkpointer.sent
+	if again > 0 {
+		s.log.Warn().Uint64("events", again).Int("unacknowledged", s.inFlight()).Str(s.found.At(s.checkpointer.durable.LSN)).
+			Msg("stopped before everything was acknowledged and checkpointed: the next start delivers these events again")
+	} else {
+		s.log.Info().Str(s.found.At(s.checkpointer.durable.LSN)).Dur("took", time.Since(from).Round(time.Millisecond)).Msg("stopped")
+	}
+	if err == nil && s.bad != nil {
+		err = s.bad
+	}
+	if !fault.NeedsPerson(err) {
+		s.l.to(ends, "stopped")
+		return nil
+	}
+	s.l.to(ends, err.Error())
 	return err
 }
 
@@ -55,78 +85,57 @@ func (l *loop) settle(ctx context.Context, until time.Time, done func() bool) er
 	return nil
 }
 
-// landed reports whether nothing is in flight.
-func (l *loop) landed() bool { return l.inFlight() == 0 }
-
 // finish writes the last checkpoint, confirms it and frees everything. It ends within some seconds,
 // whatever is unreachable.
-func (l *loop) finish() {
-	if l.at.closed() {
+func (s *shutdown) finish() {
+	if s.at.closed() {
 		return
 	}
-	if a := l.arrived; a != nil {
-		l.unused(a)
+	if a := s.l.connector.arrived; a != nil {
+		s.l.connector.unused(a)
 	}
-	c := &l.checkpointer
-	until := l.now.Add(finalLimit)
-	for tried := false; l.now.Before(until); {
-		if c.busy || tried && l.now.Before(c.retry) || len(c.halts) > 0 {
-			l.wait(nil, until)
-			if l.tick(time.Now()) != nil {
-				l.now = time.Now() // an error changes nothing any more
+	c := s.checkpointer
+	until := s.now.Add(finalLimit)
+	for tried := false; s.now.Before(until); {
+		if c.busy || tried && s.now.Before(c.retry) || len(c.halts.all) > 0 {
+			s.l.wait(nil, until)
+			if s.l.tick(time.Now()) != nil {
+				s.now = time.Now() // an error changes nothing any more
 			}
 			continue
 		}
-		if !c.unsaved(l.now, l.phase) {
+		if !c.unsaved(s.now, s.l.phase) {
 			break
 		}
-		c.save(l.now)
+		c.save(s.now)
 		tried = true
 	}
-	for _, halt := range c.halts {
-		l.log.Error().Str("token", halt.Token).Msg("the halt is not stored yet: walpost skip accepts its token only after the relay has stored it, now or at the next start")
+	for _, halt := range c.halts.all {
+		s.log.Error().Str("token", halt.Token).Msg("the halt is not stored yet: walpost skip accepts its token only after the relay has stored it, now or at the next start")
 	}
-	if l.sess != nil {
-		last := func(ctx context.Context) error { return l.sess.Confirm(ctx, c.durable.LSN) }
-		if l.within(closeLimit, last) == nil {
-			l.confirmed = max(l.confirmed, c.durable.LSN)
+	if s.sess != nil {
+		last := func(ctx context.Context) error { return s.sess.Confirm(ctx, c.durable.LSN) }
+		if s.within(closeLimit, last) == nil {
+			s.confirmed = max(s.confirmed, c.durable.LSN)
 		}
-		if err := l.within(closeLimit, l.sess.Close); err != nil {
-			l.log.Warn().Err(err).Msg("closing the session")
+		if err := s.within(closeLimit, s.sess.Close); err != nil {
+			s.log.Warn().Err(err).Msg("closing the session")
 		}
-		l.sess = nil
-		l.ended("stopped", nil)
+		s.sess = nil
+		s.ended("stopped", nil)
 	}
-	sessions.Close(l.background, l.dead)
-	l.dead = nil
-	if err := l.within(closeLimit, l.sink.Close); err != nil {
-		l.log.Warn().Err(err).Msg("closing the sink")
+	s.l.connector.free()
+	if err := s.within(closeLimit, s.sink.Close); err != nil {
+		s.log.Warn().Err(err).Msg("closing the sink")
 	}
-	l.to(closes, l.reason)
-}
-
-// within calls do with a context that ends after limit.
-func (l *loop) within(limit time.Duration, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(l.background, limit)
-	defer cancel()
-	return do(ctx)
+	s.l.to(closes, s.reason)
 }
 
 // end frees what runs beside the loop.
 func (l *loop) end() {
 	l.now = time.Now()
 	l.remark(true)
-	l.cancel()
-	done := make(chan struct{})
-	go func() {
-		l.wg.Wait()
-		close(done)
-	}()
-	timer := time.NewTimer(helperLimit)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
+	if !l.tasks.end() {
 		l.log.Warn().Msg("a call to the database or the checkpoint store has not returned; stopping without waiting for it")
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/badevent"
-	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 const (
@@ -44,25 +43,25 @@ func (r *Relay) Halt(err error, freed func()) {
 
 // fail ends the run because of err. Nothing more is read. If err needs a person, Run lingers so
 // that monitoring sees err.
-func (l *loop) fail(ctx context.Context, err error) error {
+func (s *shutdown) fail(ctx context.Context, err error) error {
 	err = advice.Of(err)
 	if !fault.NeedsPerson(err) {
-		l.noteError(err, nil)
-		l.to(stops, err.Error())
-		l.log.Error().Err(err).Func(hint(err)).Msg("stopping: this process does not try again after this error")
-		l.settleBriefly(err)
-		l.finish()
-		if l.outside != nil {
-			l.outside.freed()
+		s.noteError(err, nil)
+		s.l.to(stops, err.Error())
+		s.log.Error().Err(err).Func(hint(err)).Msg("stopping: this process does not try again after this error")
+		s.settleBriefly(err)
+		s.finish()
+		if s.outside != nil {
+			s.outside.freed()
 		}
-		l.to(ends, err.Error())
+		s.l.to(ends, err.Error())
 		return err
 	}
 	for next := err; next != nil; {
 		err = next
-		next = l.halt(ctx, err)
+		next = s.halt(ctx, err)
 	}
-	l.to(ends, err.Error())
+	s.l.to(ends, err.Error())
 	return err
 }
 
@@ -79,80 +78,79 @@ func hint(err error) func(*zerolog.Event) {
 // checkpointed and confirmed first, and the slot is freed when nothing is left that can be
 // delivered. Any other fault concerns the slot or the source, so the delivery stops at once. halt
 // returns such a fault if one comes up meanwhile, and nil at its end.
-func (l *loop) halt(ctx context.Context, err error) error {
-	since, linger := time.Now(), l.cfg.HaltLinger
+func (s *shutdown) halt(ctx context.Context, err error) error {
+	since, linger := time.Now(), s.cfg.HaltLinger
 	long := "forever"
 	if linger >= 0 {
 		long = linger.String()
 	}
-	l.bad = nil
-	bad := errors.As(err, &l.bad)
-	l.ended("halted", err)
-	l.log.Error().Err(err).Func(hint(err)).Int("in_flight", l.inFlight()).Str("linger", long).
+	s.bad = nil
+	bad := errors.As(err, &s.bad)
+	s.ended("halted", err)
+	s.log.Error().Err(err).Func(hint(err)).Int("in_flight", s.inFlight()).Str("linger", long).
 		Msg("halted: this needs a person") // before anybody can see the state, and looks for the reason
-	l.to(halts, err.Error())
-	if bad && !l.at.closed() {
-		until := since.Add(max(linger, l.cfg.ShutdownGrace))
+	s.l.to(halts, err.Error())
+	if bad && !s.at.closed() {
+		until := since.Add(max(linger, s.cfg.ShutdownGrace))
 		if linger < 0 {
 			until = time.Time{}
 		}
-		if other := l.drain(ctx.Done(), until); other != nil {
+		if other := s.drain(ctx.Done(), until); other != nil {
 			return other
 		}
-		l.sayDrained()
+		s.sayDrained()
 	} else {
-		l.settleBriefly(err)
+		s.settleBriefly(err)
 	}
-	l.finish()
+	s.finish()
 	var from *halting
 	switch errors.As(err, &from); {
-	case from != l.outside: // the halt from outside came since err
-		return l.outside
+	case from != s.outside: // the halt from outside came since err
+		return s.outside
 	case from != nil:
 		from.freed()
 		if since = time.Now(); linger >= 0 {
 			linger = max(linger, seenFor)
 		}
 	}
-	return l.linger(ctx, since, linger)
+	return s.linger(ctx, since, linger)
 }
 
 // linger waits until a halt that began at since has lasted for long, or until ctx ends. It returns
 // a halt from outside that comes meanwhile. It writes the halts that the store has not taken yet.
-func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) error {
+func (s *shutdown) linger(ctx context.Context, since time.Time, long time.Duration) error {
 	var until time.Time
 	if long >= 0 {
 		until = since.Add(long)
 	}
-	c := &l.checkpointer
-	for l.now = time.Now(); ctx.Err() == nil && (long < 0 || l.now.Before(until)); l.now = time.Now() {
-		if len(l.halts) > 0 {
-			l.outside = <-l.halts
-			return l.outside
+	c := s.checkpointer
+	for s.now = time.Now(); ctx.Err() == nil && (long < 0 || s.now.Before(until)); s.now = time.Now() {
+		if err := s.asked(); err != nil {
+			return err
 		}
-		if len(c.halts) > 0 && !c.busy && !l.now.Before(c.haltAt) {
+		if !c.busy && c.halts.due(s.now) {
 			c.saveHalt()
 		}
-		halts := c.halts
-		if l.wait(ctx.Done(), until); len(c.halts) < len(halts) {
-			l.log.Info().Str("token", halts[0].Token).Msg("the halt is written to the checkpoint store: walpost skip accepts its token now")
+		halts := c.halts.all
+		if s.l.wait(ctx.Done(), until); len(c.halts.all) < len(halts) {
+			s.log.Info().Str("token", halts[0].Token).Msg("the halt is written to the checkpoint store: walpost skip accepts its token now")
 		}
 	}
 	return nil
 }
 
 // settleBriefly takes the acknowledgements that come at once, although err ends the run.
-func (l *loop) settleBriefly(err error) {
-	if l.at.closed() || l.overdue() != nil {
+func (s *shutdown) settleBriefly(err error) {
+	if s.at.closed() || s.overdue() != nil {
 		return
 	}
-	l.now = time.Now()
-	until := l.now.Add(min(settleLimit, l.cfg.ShutdownGrace))
-	for !l.landed() && l.now.Before(until) {
-		if other := l.settle(l.background, until, l.landed); other != nil && !errors.Is(other, err) {
-			l.log.Error().Err(other).Msg("while stopping")
+	s.now = time.Now()
+	until := s.now.Add(min(settleLimit, s.cfg.ShutdownGrace))
+	for !s.landed() && s.now.Before(until) {
+		if other := s.l.settle(s.background, until, s.landed); other != nil && !errors.Is(other, err) {
+			s.log.Error().Err(other).Msg("while stopping")
 		}
-		l.now = time.Now()
+		s.now = time.Now()
 	}
 }
 
@@ -165,66 +163,65 @@ func (l *loop) settleBriefly(err error) {
 // without a session drain goes on for ShutdownGrace at most, because another process may hold the
 // slot and deliver the same events. drain returns only errors that concern the slot or the source
 // and need a person.
-func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
+func (s *shutdown) drain(stop <-chan struct{}, until time.Time) error {
 	alone := false
-	for l.inFlight()+l.parker.busy() > 0 && l.overdue() == nil && (until.IsZero() || l.now.Before(until)) {
-		if l.sess == nil && !alone {
+	for s.inFlight()+s.l.parker.busy() > 0 && s.overdue() == nil && (until.IsZero() || s.now.Before(until)) {
+		if s.sess == nil && !alone {
 			alone = true
-			if last := time.Now().Add(l.cfg.ShutdownGrace); until.IsZero() || last.Before(until) {
+			if last := time.Now().Add(s.cfg.ShutdownGrace); until.IsZero() || last.Before(until) {
 				until = last
 			}
 		}
-		_, open := l.waiting()
-		open += l.parker.writing()
-		sent := l.sentAside()
-		if err := l.tick(time.Now()); err != nil {
+		_, open := s.l.waiting()
+		open += s.l.parker.writing()
+		sent := s.sentAside()
+		if err := s.l.tick(time.Now()); err != nil {
 			if bad, ok := errors.AsType[*BadEvent](err); ok {
-				l.anotherBad(bad)
+				s.anotherBad(bad)
 			} else if fault.NeedsPerson(err) {
 				return err
 			} else { // the session is lost
-				l.log.Warn().Err(err).Msg("source lost while the relay ends: the events in flight are delivered without the source")
+				s.log.Warn().Err(err).Msg("source lost while the relay ends: the events in flight are delivered without the source")
 			}
 			continue
 		}
-		if open == 0 && l.sentAside() == sent { // and tick has taken the acknowledgements
+		if open == 0 && s.sentAside() == sent { // and tick has taken the acknowledgements
 			return nil
 		}
-		sessions.Close(l.background, l.dead) // another session would be of no use: nothing is read any more
-		l.dead = nil
-		l.wait(stop, until)
+		s.l.connector.free() // another session would be of no use: nothing is read any more
+		s.l.wait(stop, until)
 		select {
 		case <-stop:
 			if stop = nil; !alone {
-				until = time.Now().Add(l.cfg.ShutdownGrace)
+				until = time.Now().Add(s.cfg.ShutdownGrace)
 			}
 		default:
 		}
-		l.now = time.Now()
+		s.now = time.Now()
 	}
 	return nil
 }
 
 // sentAside is how many records the loop sent while it took acknowledgements.
-func (l *loop) sentAside() uint64 { return l.buried + l.parker.sentAside() }
+func (s *shutdown) sentAside() uint64 { return s.buried + s.l.parker.sentAside() }
 
 // anotherBad logs a bad event that was found while the relay was about to end. The run ends with
 // the first one.
-func (l *loop) anotherBad(bad *BadEvent) {
-	l.noteError(bad, nil)
-	if l.bad == nil {
-		l.bad = bad
+func (s *shutdown) anotherBad(bad *BadEvent) {
+	s.noteError(bad, nil)
+	if s.bad == nil {
+		s.bad = bad
 	}
-	l.log.Error().Err(bad).Func(hint(bad)).Msg("another event cannot be delivered: the next start halts there")
+	s.log.Error().Err(bad).Func(hint(bad)).Msg("another event cannot be delivered: the next start halts there")
 }
 
 // sayDrained logs what became of the events that were in flight when the relay halted.
-func (l *loop) sayDrained() {
-	all, open := l.waiting()
+func (s *shutdown) sayDrained() {
+	all, open := s.l.waiting()
 	if open > 0 {
-		l.log.Warn().Int("events", open).Str(l.found.At(l.flight.Tracker.Safe())).
+		s.log.Warn().Int("events", open).Str(s.found.At(s.flight.Tracker.Safe())).
 			Msg("the halt ends before everything is delivered: walpost reads these events again at the next start" + badevent.DescribeWaiting(all))
 		return
 	}
-	l.log.Info().Str(l.found.At(l.flight.Tracker.Safe())).Msg("everything that can be delivered is delivered, while the relay is halted")
+	s.log.Info().Str(s.found.At(s.flight.Tracker.Safe())).Msg("everything that can be delivered is delivered, while the relay is halted")
 }

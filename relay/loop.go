@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -15,8 +14,6 @@ import (
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/claims"
 	"github.com/walpost/walpost/relay/internal/flight"
-	"github.com/walpost/walpost/relay/internal/recent"
-	"github.com/walpost/walpost/relay/internal/records"
 )
 
 const (
@@ -32,55 +29,39 @@ const (
 	goodSession  = 5 * time.Second // a session that lived this long makes the next attempt an immediate one
 )
 
-// A loop is one Run. Its fields belong to the goroutine of Run.
+// A loop is one Run. Its fields, and those of its parts, belong to the goroutine of Run.
 type loop struct {
-	*Relay
+	relay *Relay
+	parts
+	phase     phase
+	parker    parker
+	monitor   monitor
+	connector connector
+	shutdown  shutdown
 
-	// Goroutines beside the loop end with background, and report by sending a function that the
-	// loop calls.
-	background context.Context
-	cancel     context.CancelFunc
-	wg         sync.WaitGroup
-	reports    chan func()
-	reading    context.Context // for Next; it ends a while after a stop was asked for
+	acks     []cdc.Ack
+	parkWake <-chan struct{} // of the topic of parked events; nil without one
+}
 
+// parts are what the loop shares with its phases and the parker.
+type parts struct {
+	*opener
+	*tasks
+	*link
+	*board
+	*course
+	*traffic
+	*badEvents
+	checkpointer *checkpointer
+}
+
+// A link is the session, and what is known of the sessions before it.
+type link struct {
 	held
-	dead      Session    // lost, and not closed yet
-	arrived   *attempt   // has ended, and is not used yet
-	tries     int        // attempts since a session worked
-	contested bool       // another process had the slot, or a gap was accepted, since the newest session
-	worked    bool       // the start is over: a session has delivered, or another relay was waited for
-	begun     bool       // a session has begun: the phase is a real one, and the monitor runs
-	sighted   []sighting // what the monitor found, and the loop has not judged yet, oldest first
-
-	phase        phase
-	flight       flight.Flight
-	checkpointer checkpointer
-	skipping     records.Skips
-	rec          cdc.Record // the router fills it again and again
-	acks         []cdc.Ack
-	parker       parker
-	parkWake     <-chan struct{} // of the topic of parked events; nil without one
-	keeper       Keeper          // nil for a source of positions
-
-	at      *stageRules // of the stage
-	reason  string      // why the relay is not ready, as far as the stage tells it
-	outside *halting    // what halts the run from outside, once the loop knows it
-	bad     *BadEvent   // the first one; reading ended there
-
-	buried     uint64      // events sent to the dead letter topic
-	toldBuried recent.Told // what the log has of them
-
-	now      time.Time // when the clock was last looked at
-	st       Status    // publish copies it to Relay.shown
-	sawEvent bool      // since the last look at the clock
-	recent   recent.Events
-	lost     recent.Edge    // there is no session
-	unread   recent.Edge    // there is no session, because the store of checkpoints cannot be read
-	stalled  recent.Edge    // the sink does not deliver
-	outage   recent.Outage  // while the sink does not deliver
-	check    recent.Edge    // the source cannot be checked
-	told     recent.Remarks // what the log has of the router
+	contested bool            // another process had the slot, or a gap was accepted, since the newest session
+	worked    bool            // the start is over: a session has delivered, or another relay was waited for
+	begun     bool            // a session has begun: the phase is a real one, and the monitor runs
+	reading   context.Context // for Next; it ends a while after a stop was asked for
 }
 
 // held is what the loop knows of the newest session, which holds the slot unless it is lost.
@@ -95,31 +76,34 @@ type held struct {
 	lastOK    time.Time // of the last Confirm
 }
 
+// traffic is what is routed and sent.
+type traffic struct {
+	router Router
+	sink   Sink
+	keeper Keeper // nil for a source of positions
+	flight flight.Flight
+	rec    cdc.Record // the router fills it again and again
+}
+
 func newLoop(r *Relay) *loop {
-	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status(), at: atStart.rules(), reason: "starting"}
-	l.background, l.cancel = context.WithCancel(context.Background())
-	l.reading = l.background
-	l.checkpointer = checkpointer{loop: l, durable: new(checkpoint.Record)}
-	l.parker = parker{loop: l}
+	keeper, _ := r.source.(Keeper)
+	p := parts{
+		opener: r.opener, tasks: newTasks(), link: &link{}, board: &board{now: time.Now(), st: r.Status()},
+		course:  &course{at: atStart.rules(), reason: "starting"},
+		traffic: &traffic{router: r.router, sink: r.sink, keeper: keeper},
+	}
+	p.reading = p.background
+	l := &loop{relay: r}
+	p.checkpointer = &checkpointer{opener: p.opener, tasks: p.tasks, board: p.board, parker: &l.parker, durable: new(checkpoint.Record)}
+	p.badEvents = &badEvents{opener: p.opener, link: p.link, board: p.board, traffic: p.traffic, checkpointer: p.checkpointer}
+	l.parts, l.parker = p, parker{parts: p, l: l}
+	l.monitor = monitor{opener: p.opener, tasks: p.tasks, link: p.link, board: p.board, checkpointer: p.checkpointer}
+	l.connector, l.shutdown = connector{parts: p, l: l}, shutdown{parts: p, l: l}
 	if r.cfg.Parking != nil {
 		l.parkWake = r.cfg.Parking.Wake()
 	}
-	l.keeper, _ = r.source.(Keeper)
 	l.phase = l.newStreaming(nil) // of nothing, until the first session begins
 	return l
-}
-
-// beside runs work beside the loop, and the function that work returns on the loop.
-func (l *loop) beside(work func() (report func())) {
-	l.wg.Go(func() { l.report(work()) })
-}
-
-// report has the loop call f, unless the run ends before. It is called beside the loop.
-func (l *loop) report(f func()) {
-	select {
-	case l.reports <- f:
-	case <-l.background.Done():
-	}
 }
 
 // bound ends a Next that goes on although ctx has ended and its wait is over. The caller must call
@@ -136,7 +120,7 @@ func (l *loop) bound(ctx context.Context) (release func() bool) {
 // deliver works until ctx ends (nil) or until something cannot go on.
 func (l *loop) deliver(ctx context.Context) error {
 	for ctx.Err() == nil {
-		work := l.connect
+		work := l.connector.connect
 		if l.sess != nil {
 			work = l.phase.run
 		}
@@ -163,9 +147,9 @@ func (l *loop) fly(start cdc.Position) {
 }
 
 // route makes l.rec the record of ev. It reports whether ev gives one.
-func (l *loop) route(ev *cdc.Event) (bool, error) {
-	l.rec.EventID = "" // the router sets it, if it gets that far
-	return l.router.Route(ev, &l.rec)
+func (t *traffic) route(ev *cdc.Event) (bool, error) {
+	t.rec.EventID = "" // the router sets it, if it gets that far
+	return t.router.Route(ev, &t.rec)
 }
 
 // send hands l.rec to the sink, or to the topic of parked events. It is event number row of the transaction at commit, or row number
@@ -205,7 +189,7 @@ func (l *loop) waitOr(rows <-chan FedRow, stop <-chan struct{}, until time.Time)
 	case <-l.parkWake:
 	case report := <-l.reports:
 		report()
-	case ask := <-l.asks:
+	case ask := <-l.relay.asks:
 		ask(l)
 	case <-stop:
 	case <-timer.C:
@@ -229,21 +213,16 @@ func (l *loop) tick(now time.Time) error {
 	for len(l.reports) > 0 {
 		(<-l.reports)()
 	}
-	for len(l.sighted) > 0 {
-		k := &l.sighted[0]
-		l.sighted = l.sighted[1:]
-		if err := l.checked(k); err != nil {
-			return err
-		}
+	if err := l.monitor.judge(l.phase); err != nil {
+		return err
 	}
 	select {
-	case ask := <-l.asks:
+	case ask := <-l.relay.asks:
 		ask(l)
 	default:
 	}
-	if len(l.halts) > 0 {
-		l.outside = <-l.halts
-		return l.outside
+	if err := l.shutdown.asked(); err != nil {
+		return err
 	}
 	l.phase.advance()
 	if err := l.parker.advance(); err != nil {
@@ -259,11 +238,11 @@ func (l *loop) tick(now time.Time) error {
 
 // overdue returns an error if nothing may be sent any more, because another process may soon deliver
 // what is in flight.
-func (l *loop) overdue() error {
-	if l.keeper == nil || l.inFlight() == 0 {
+func (t *traffic) overdue() error {
+	if t.keeper == nil || t.inFlight() == 0 {
 		return nil
 	}
-	return l.keeper.Overdue()
+	return t.keeper.Overdue()
 }
 
 // collect takes what the sink has ended.
@@ -298,10 +277,10 @@ func (l *loop) collect() error {
 				other = cmp.Or(other, err)
 			case parked:
 			case l.buryRecord(refused, a):
-			case bad == nil && l.bad == nil:
+			case bad == nil && l.shutdown.bad == nil:
 				bad = l.give(refused)
 			default:
-				l.anotherBad(l.give(refused))
+				l.shutdown.anotherBad(l.give(refused))
 			}
 		case l.flight.Ack(a.Ticket):
 			l.st.Events++
@@ -343,7 +322,7 @@ func (l *loop) confirm() error {
 	if safe > l.confirmed {
 		l.confirmed, l.moved = safe, true
 	}
-	l.checkpointer.older = append(l.checkpointer.older, l.skipping.Drop(l.confirmed)...)
+	l.checkpointer.older.add(l.skipping.Drop(l.confirmed)...)
 	l.lastOK = l.now
 	return nil
 }
@@ -351,10 +330,8 @@ func (l *loop) confirm() error {
 // lose ends the session because of err. It returns nil if another session can help.
 func (l *loop) lose(err error) error {
 	err = fmt.Errorf("session from %s: %w", l.start, err)
-	l.dead, l.sess = l.sess, nil
-	if l.moved || l.now.Sub(l.opened) >= goodSession {
-		l.tries = 0
-	}
+	l.connector.drop(l.sess, l.moved || l.now.Sub(l.opened) >= goodSession)
+	l.sess = nil
 	// A Next that was cut short because of a stop is no fault of the source.
 	if !fault.Passing(err, l.worked) && (l.reading.Err() == nil || !errors.Is(err, context.Canceled)) {
 		l.ended("refused", err)
@@ -371,4 +348,7 @@ func (l *loop) lose(err error) error {
 	return nil
 }
 
-func (l *loop) inFlight() int { return l.flight.InFlight() }
+func (t *traffic) inFlight() int { return t.flight.InFlight() }
+
+// landed reports whether nothing is in flight.
+func (t *traffic) landed() bool { return t.inFlight() == 0 }

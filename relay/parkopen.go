@@ -46,7 +46,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 	}
 	p.opened = false
 	for {
-		p.to(follows, "reading the topic of parked events "+p.cfg.Poison.ParkingTopic)
+		p.l.to(follows, "reading the topic of parked events "+p.cfg.Poison.ParkingTopic)
 		var o *opening
 		next, epoch := p.next, p.checkpointer.epoch
 		p.beside(func() func() {
@@ -59,7 +59,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 			return func() { o = got }
 		})
 		// A lost session does not end this, because no two calls of Open may overlap.
-		if err := p.settle(ctx, time.Time{}, func() bool { return o != nil }); err != nil || o == nil {
+		if err := p.l.settle(ctx, time.Time{}, func() bool { return o != nil }); err != nil || o == nil {
 			return err
 		}
 		switch {
@@ -67,7 +67,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 			return nil
 		case errors.Is(o.err, errSuperseded), errors.Is(o.err, errRecreated):
 			p.contested = true // what is in flight comes again
-			return p.lose(fault.Retry(fmt.Errorf("topic of parked events %s: %w", p.cfg.Poison.ParkingTopic, o.err)))
+			return p.l.lose(fault.Retry(fmt.Errorf("topic of parked events %s: %w", p.cfg.Poison.ParkingTopic, o.err)))
 		case o.err == nil:
 			p.take(o, own)
 			p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be opened again")
@@ -82,8 +82,8 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 		}
 		p.noteError(err, &p.failing)
 		p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Func(hint(err)).Msg("the topic of parked events cannot be opened")
-		p.to(follows, "the topic of parked events cannot be opened: "+err.Error())
-		if err := p.settle(ctx, time.Now().Add(openAgain), func() bool { return p.sess == nil }); err != nil || ctx.Err() != nil || p.sess == nil {
+		p.l.to(follows, "the topic of parked events cannot be opened: "+err.Error())
+		if err := p.l.settle(ctx, time.Now().Add(openAgain), func() bool { return p.sess == nil }); err != nil || ctx.Err() != nil || p.sess == nil {
 			return err
 		}
 	}
@@ -97,7 +97,7 @@ func (p *parker) reopen(ctx context.Context) error {
 	if err := p.openTopic(ctx, ""); err != nil || !p.opened {
 		return err
 	}
-	p.to(p.phase.about())
+	p.l.to(p.l.phase.about())
 	return nil
 }
 

@@ -29,7 +29,8 @@ const (
 // acknowledged, and the loop follows the topic only for the requests of the commands. All methods and
 // fields belong to the loop.
 type parker struct {
-	*loop
+	parts
+	l *loop
 	*release.Releaser
 	lot    *parking.Lot  // nil if nothing can be parked
 	opened bool          // this process is the writer, and lot has all that is parked

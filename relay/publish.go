@@ -6,15 +6,35 @@ import (
 	"maps"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
 
+// A board has what Status shows and the loop does not decide by. publish completes it.
+type board struct {
+	now      time.Time // when the clock was last looked at
+	st       Status    // publish copies it to Relay.shown
+	sawEvent bool      // since the last look at the clock
+	recent   recent.Events
+	lost     recent.Edge   // there is no session
+	unread   recent.Edge   // there is no session, because the store of checkpoints cannot be read
+	stalled  recent.Edge   // the sink does not deliver
+	outage   recent.Outage // while the sink does not deliver
+
+	buried     uint64         // events sent to the dead letter topic
+	toldBuried recent.Told    // what the log has of them
+	told       recent.Remarks // what the log has of the router
+}
+
 // publish makes the loop's state what Status returns.
 func (l *loop) publish() {
 	l.remark(false)
-	st, c, at := &l.st, &l.checkpointer, l.at
+	st, c, at := &l.st, l.checkpointer, l.at
 	st.State, st.Turned, st.Reason, st.Waiting, st.Bad, st.Stall = at.shown, l.now, l.reason, nil, nil, nil
 	worse := func(s State, why string) {
 		if st.Reason != "" {
@@ -23,9 +43,9 @@ func (l *loop) publish() {
 		st.State, st.Reason = s, why
 	}
 	if at.shown == Halted || at.shown == Stopped {
-		st.Bad = l.bad
+		st.Bad = l.shutdown.bad
 	}
-	if at.stage == atHalt && l.bad != nil {
+	if at.stage == atHalt && l.shutdown.bad != nil {
 		st.Waiting, _ = l.waiting()
 		st.Reason += badevent.DescribeWaiting(st.Waiting)
 	}
@@ -66,31 +86,45 @@ func (l *loop) publish() {
 		st.Recent = l.recent.List(l.now)
 	}
 	st.CheckpointError = c.failure
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if st.State != l.shown.State {
-		st.Since = l.now
-	}
-	l.shown = *st
+	l.relay.show(st)
 }
 
 // remark logs dead letters, and counts and logs what the router passed over. At the end it logs the rest.
 func (l *loop) remark(end bool) {
-	l.sayBuried(end)
+	l.sayBuried(end, l.cfg.Poison.Topic, &l.log)
 	l.parker.say(end)
 	l.st.Remarks = l.told.Log(l.router.Remarks, l.now, end, &l.log)
 }
 
 // ended counts a session that ended, or an attempt that was refused.
-func (l *loop) ended(how string, err error) {
-	l.st.Sessions = maps.Clone(l.st.Sessions) // Status has given the former map away
-	l.st.Sessions[how]++
+func (b *board) ended(how string, err error) {
+	b.st.Sessions = maps.Clone(b.st.Sessions) // Status has given the former map away
+	b.st.Sessions[how]++
 	if err != nil {
-		l.noteError(err, nil)
+		b.noteError(err, nil)
 	}
 }
 
 // noteError lists err, which is a case of the fault of, in Status. of is nil if err ends the run.
-func (l *loop) noteError(err error, of *recent.Edge) {
-	l.st.Troubles = recent.Troubled(l.st.Troubles, err, of, time.Now())
+func (b *board) noteError(err error, of *recent.Edge) {
+	b.st.Troubles = recent.Troubled(b.st.Troubles, err, of, time.Now())
+}
+
+// note counts a dead letter. The log has it within a moment: see sayBuried.
+func (b *board) note(letter *deadletter.Letter) {
+	b.buried++
+	b.st.DeadLetters = maps.Clone(b.st.DeadLetters) // Status has given the former map away
+	if b.st.DeadLetters == nil {
+		b.st.DeadLetters = map[cdc.Reason]uint64{}
+	}
+	b.st.DeadLetters[letter.Reason]++
+	b.st.NewestDead = badevent.NewestFirst(b.st.NewestDead, letter, b.now)
+}
+
+// sayBuried logs dead letters: the first one at once, and later ones together.
+func (b *board) sayBuried(end bool, topic string, log *zerolog.Logger) {
+	if b.buried > 0 {
+		b.st.NewestDead[0].Log(b.toldBuried.Due(b.buried, b.now, end, log.Error())).
+			Msg("an event cannot be delivered and goes to the dead letter topic " + topic)
+	}
 }

@@ -10,16 +10,12 @@ package relay
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/internal/size"
-	"github.com/walpost/walpost/relay/internal/records"
 )
 
 // Config says how a Relay behaves. Start from DefaultConfig.
@@ -67,31 +63,23 @@ func DefaultConfig() Config {
 // A Relay delivers one source to one sink. Run is called once. Status may be called by any
 // goroutine at any time.
 type Relay struct {
-	cfg    Config
-	source Source
+	*opener
 	router Router
 	sink   Sink
-	store  *records.Exclusive
-	log    zerolog.Logger
-	holder string // names this process in its checkpoints: 16 random hexadecimal digits
 
-	halts   chan *halting
-	asks    chan func(*loop) // the loop answers between two looks at the clock
-	foreign int              // how often in a row a slot was found without a checkpoint; used by one attempt at a time
-	loss    string           // token of the lost records that this attempt goes on without; used by one attempt at a time
-	made    bool             // this process made the slot; used by one attempt at a time
+	halts chan *halting
+	asks  chan func(*loop) // the loop answers between two looks at the clock
 
 	mu    sync.Mutex
-	shown Status // loop.publish replaces it
+	shown Status // the loop replaces it
 }
 
 // New returns a Relay that has not begun. The relay takes over sink, and Run closes it.
 func New(cfg Config, source Source, router Router, sink Sink, store Store) *Relay {
-	holder := fmt.Sprintf("%016x", rand.Uint64())
+	o := newOpener(cfg, source, store)
 	return &Relay{
-		cfg: cfg, source: source, router: router, sink: sink, log: cfg.Logger, holder: holder,
-		store: records.NewExclusive(store), halts: make(chan *halting, 1), asks: make(chan func(*loop)),
-		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: holder, Sessions: map[string]uint64{}},
+		opener: o, router: router, sink: sink, halts: make(chan *halting, 1), asks: make(chan func(*loop)),
+		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: o.holder, Sessions: map[string]uint64{}},
 	}
 }
 
@@ -101,6 +89,16 @@ func (r *Relay) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shown
+}
+
+// show makes st what Status returns.
+func (r *Relay) show(st *Status) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if st.State != r.shown.State {
+		st.Since = st.Turned
+	}
+	r.shown = *st
 }
 
 // Run delivers until ctx ends or until a fault comes that no retry can help. It waits as long as
@@ -119,15 +117,5 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer l.bound(ctx)()
 	r.log.Info().Str("name", r.cfg.Name).Str("holder", r.holder).Int("window_events", r.cfg.Window.Events).
 		Int64("window_bytes", int64(r.cfg.Window.Bytes)).Msg("started")
-	err := l.deliver(ctx)
-	if err == nil || errors.Is(err, errCopied) {
-		return l.stop()
-	}
-	if errors.Is(err, ErrNoGap) || errors.Is(err, ErrDeclined) {
-		l.to(stops, err.Error())
-		l.finish()
-		l.to(ends, err.Error())
-		return err
-	}
-	return l.fail(ctx, err)
+	return l.shutdown.run(ctx, l.deliver(ctx))
 }

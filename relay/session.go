@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
@@ -31,6 +34,26 @@ type attempt struct {
 	epoch uint64
 }
 
+// An opener opens sessions: it reads the record, judges the slot by it, and takes both over. One
+// attempt at a time uses it, beside the loop.
+type opener struct {
+	cfg    Config
+	source Source
+	store  *records.Exclusive
+	log    zerolog.Logger
+	holder string // names this process in its checkpoints: 16 random hexadecimal digits
+
+	foreign int    // how often in a row a slot was found without a checkpoint
+	loss    string // token of the lost records that this attempt goes on without
+	made    bool   // this process made the slot
+}
+
+func newOpener(cfg Config, source Source, store Store) *opener {
+	return &opener{
+		cfg: cfg, source: source, store: records.NewExclusive(store), log: cfg.Logger, holder: fmt.Sprintf("%016x", rand.Uint64()),
+	}
+}
+
 // errMoved says that another process moved the checkpoint while this process waited for the slot.
 var errMoved = errors.New("another process moved the checkpoint while this process waited for the slot")
 
@@ -40,7 +63,7 @@ var errMoved = errors.New("another process moved the checkpoint while this proce
 // The slot is the lock. Whoever held the slot before may have moved the record after this attempt
 // first read it. So the attempt reads the record once more when it holds the slot. Only then it
 // writes the next epoch. A former holder that wakes up later writes where nobody looks.
-func (r *Relay) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
+func (r *opener) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 	for {
 		var a attempt
 		if a.err = r.try(ctx, &a, inUse); a.err != nil {
@@ -55,7 +78,7 @@ func (r *Relay) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 }
 
 // try fills a. If it returns an error, a may have a session that is of no use.
-func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) error {
+func (r *opener) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) error {
 	r.loss = ""
 	stored, err := r.newest(ctx)
 	if err = r.judgeLoss(ctx, err); err != nil {
@@ -118,7 +141,7 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 
 // takeOver writes the record of a's epoch, if the newest record still is rec. base is the record
 // that the source was judged by. The caller has the store for itself.
-func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, rec, base *checkpoint.Record) error {
+func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, rec, base *checkpoint.Record) error {
 	now, err := records.Newest(ctx, store, r.cfg.Name, r.loss)
 	if err != nil {
 		return err
@@ -156,14 +179,14 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 }
 
 // newest loads what the store has of this relay.
-func (r *Relay) newest(ctx context.Context) (checkpoint.Stored, error) {
+func (r *opener) newest(ctx context.Context) (checkpoint.Stored, error) {
 	return records.Newest(ctx, r.store, r.cfg.Name, r.loss)
 }
 
 // judgeLoss decides whether an attempt goes on without a record after the store has lost records.
 // It does so if the token of the loss was accepted. It also does so if the slot is lost: then the
 // refusal of the slot names the gap, and recover closes it.
-func (r *Relay) judgeLoss(ctx context.Context, err error) error {
+func (r *opener) judgeLoss(ctx context.Context, err error) error {
 	var lost LostRecords
 	if !errors.As(err, &lost) {
 		return err
@@ -184,7 +207,7 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 }
 
 // record returns a first record at lsn of the source that was found.
-func (r *Relay) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record {
+func (r *opener) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record {
 	return &checkpoint.Record{
 		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Poll: found.Poll, XIDColumn: found.XIDColumn, Table: checkpoint.TableOf(found),
 		Database: found.Database, LSN: lsn, WAL: checkpoint.FirstWAL(found, lsn), Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
@@ -195,7 +218,7 @@ func (r *Relay) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record 
 // accepts. It leaves in a.sess a session whose slot is usable, and returns the record to judge by
 // from now on, which is where that slot stands. An unfinished snapshot goes on behind the gap,
 // because its rows are in the tables and a new slot has a snapshot of them.
-func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpoint.Record, error) {
+func (r *opener) accept(ctx context.Context, a *attempt, refused error) (*checkpoint.Record, error) {
 	var gap *checkpoint.Refusal
 	if !errors.As(refused, &gap) {
 		return nil, refused

@@ -8,17 +8,17 @@ import (
 	"github.com/walpost/walpost/relay/internal/records"
 )
 
-// passOver returns the request of a person to pass over the event that l.rec was made of, nil for
+// passOver returns the request of a person to pass over the event that b.rec was made of, nil for
 // none. The event is number row of the transaction at commit.
-func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) *checkpoint.Halt {
-	asked := l.skipping.Asked[records.Spot{Commit: commit, Row: row}]
+func (b *badEvents) passOver(ev *cdc.Event, commit cdc.Position, row int) *checkpoint.Halt {
+	asked := b.skipping.Asked[records.Spot{Commit: commit, Row: row}]
 	if len(asked) == 0 {
 		return nil
 	}
-	h := l.names().Halt(commit, row, ev.Relation(), l.rec.EventID)
+	h := b.names().Halt(commit, row, ev.Relation(), b.rec.EventID)
 	i := slices.IndexFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token })
 	if i < 0 {
-		l.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(l.found.At(commit)).
+		b.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(b.found.At(commit)).
 			Msg("a skip request does not name the event at this place: walpost ignores the request")
 		return nil
 	}
@@ -26,8 +26,8 @@ func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) *checkpoint
 	if asked[i].Discard {
 		what = "EVENT SKIPPED, because walpost skip --discard requested it: the event is not delivered"
 	}
-	l.st.Skipped++
-	l.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(l.found.At(commit)).Int("row", row).
+	b.st.Skipped++
+	b.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(b.found.At(commit)).Int("row", row).
 		Str("why", asked[i].Why).Msg(what)
 	return asked[i]
 }

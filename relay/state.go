@@ -152,6 +152,12 @@ var moves = []struct {
 	{ends, []stage{atClosed, atLinger}, atEnd},
 }
 
+// A course is where the run is.
+type course struct {
+	at     *stageRules // of the stage
+	reason string      // why the relay is not ready, as far as the stage tells it
+}
+
 // rules returns the rules of s.
 func (s stage) rules() *stageRules {
 	return &stages[slices.IndexFunc(stages, func(r stageRules) bool { return r.stage == s })]
@@ -180,4 +186,4 @@ func (l *loop) to(on trigger, reason string) {
 }
 
 // ending reports whether the relay reads no more.
-func (l *loop) ending() bool { return l.at.ending }
+func (c *course) ending() bool { return c.at.ending }

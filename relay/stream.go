@@ -15,7 +15,8 @@ import (
 
 // streaming is the phase that publishes the stream. A lost session does not end it.
 type streaming struct {
-	*loop
+	parts
+	l         *loop
 	progress  flight.Progress
 	fresh     bool // the next session must start over at the checkpoint
 	dropNext  bool // and must not skip what the checkpoint says was delivered
@@ -33,7 +34,7 @@ func (l *loop) newStreaming(next *checkpoint.Next) *streaming {
 	l.fly(rec.LSN)
 	l.flight.Resume(next)
 	l.st.Received = rec.LSN
-	s := &streaming{loop: l, batch: 1, batchSize: 1}
+	s := &streaming{parts: l.parts, l: l, batch: 1, batchSize: 1}
 	s.progress = flight.Resume(rec.LSN, next)
 	if seeker, ok := l.sess.(Seeker); ok {
 		s.progress.Cut = true
@@ -52,7 +53,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 	}
 	switch {
 	case a.Rec.Copy != nil:
-		return s.resumeCopy(ctx, a, nil)
+		return s.l.resumeCopy(ctx, a, nil)
 	case !s.begun:
 	case why == "":
 		if seeker, ok := s.sess.(Seeker); ok {
@@ -68,11 +69,11 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		// What is in flight belongs to the history that was left. Waiting for it keeps the window's
 		// bound. Then it is forgotten.
 		s.fresh = true
-		if err := s.settle(ctx, s.now.Add(s.cfg.ShutdownGrace), s.landed); err != nil || ctx.Err() != nil || s.sess == nil {
+		if err := s.l.settle(ctx, s.now.Add(s.cfg.ShutdownGrace), s.landed); err != nil || ctx.Err() != nil || s.sess == nil {
 			return err
 		}
 		// A parked event does not count again, so its letter must be written.
-		if err := s.settle(ctx, time.Time{}, func() bool { return s.parker.sent == 0 || s.sess == nil }); err != nil || ctx.Err() != nil || s.sess == nil {
+		if err := s.l.settle(ctx, time.Time{}, func() bool { return s.l.parker.sent == 0 || s.sess == nil }); err != nil || ctx.Err() != nil || s.sess == nil {
 			return err
 		}
 	}
@@ -80,13 +81,13 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 	if s.dropNext {
 		next = nil
 	}
-	s.phase = s.newStreaming(next)
+	s.l.phase = s.l.newStreaming(next)
 	return nil
 }
 
 func (s *streaming) run(ctx context.Context) error {
 	for s.sess != nil {
-		if err := s.parker.reopen(ctx); err != nil || ctx.Err() != nil || s.sess == nil {
+		if err := s.l.parker.reopen(ctx); err != nil || ctx.Err() != nil || s.sess == nil {
 			return err
 		}
 		if s.holds() {
@@ -98,7 +99,7 @@ func (s *streaming) run(ctx context.Context) error {
 		// Not ctx: a call that ctx cut short would leave a session that cannot confirm any more.
 		ev, err := s.sess.Next(s.reading, s.patience())
 		if err != nil {
-			return s.lose(fmt.Errorf("read: %w", err))
+			return s.l.lose(fmt.Errorf("read: %w", err))
 		}
 		if err := s.handle(ev); err != nil {
 			return err
@@ -108,7 +109,7 @@ func (s *streaming) run(ctx context.Context) error {
 		}
 		now := time.Now()
 		s.pace(now.Sub(s.now))
-		if err := s.tick(now); err != nil {
+		if err := s.l.tick(now); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -145,19 +146,19 @@ func (s *streaming) patience() time.Duration {
 
 func (s *streaming) waitFull(ctx context.Context) error {
 	from := time.Now()
-	if err := s.tick(from); err != nil || s.sess == nil || !s.holds() {
+	if err := s.l.tick(from); err != nil || s.sess == nil || !s.holds() {
 		return err
 	}
-	s.wait(ctx.Done(), time.Time{})
+	s.l.wait(ctx.Done(), time.Time{})
 	now := time.Now()
 	s.st.WindowFull += now.Sub(from)
-	return s.tick(now)
+	return s.l.tick(now)
 }
 
 // holds reports whether nothing is to be read now. A release does not pause within a transaction,
 // because its event is ready once the checkpoint has passed the whole transaction.
 func (s *streaming) holds() bool {
-	return s.full() || s.parker.pauses() && s.progress.Between()
+	return s.l.full() || s.l.parker.pauses() && s.progress.Between()
 }
 
 // handle takes one event from the session.
@@ -212,7 +213,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 	s.sawEvent = true
 	ok, err := s.route(ev)
 	commit, number := s.progress.Open, s.progress.Events
-	s.parker.read = s.parker.place(commit, number)
+	s.l.parker.read = s.l.parker.place(commit, number)
 	if s.keeper != nil {
 		commit, number = 0, int(ev.Pos)
 	}
@@ -232,7 +233,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 			return err
 		}
 	default:
-		if verdict, err = s.setAside(ev, err, commit, number); err != nil {
+		if verdict, err = s.l.setAside(ev, err, commit, number); err != nil {
 			return err
 		}
 	}
@@ -244,7 +245,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 		return s.inconsistent(err)
 	}
 	if send && !discard && verdict != parking.Known {
-		s.send(s.progress.Open, commit, number, ev.Relation(), verdict)
+		s.l.send(s.progress.Open, commit, number, ev.Relation(), verdict)
 	}
 	return nil
 }
@@ -279,7 +280,7 @@ func (s *streaming) inconsistent(err error) error {
 	s.flight.Resume(nil)
 	s.log.Error().Err(err).Str(s.found.At(s.checkpointer.durable.LSN)).
 		Msg("starting again at the checkpoint and skipping nothing: events may be delivered twice")
-	return s.lose(fault.Retry(err))
+	return s.l.lose(fault.Retry(err))
 }
 
 func (s *streaming) advance() { s.flight.Drop() }

@@ -8,6 +8,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/recent"
 )
 
 // A sighting is what one check of the source found.
@@ -17,72 +18,96 @@ type sighting struct {
 	err   error
 }
 
-// watch checks the source at every interval, on a goroutine of its own.
-func (l *loop) watch() {
-	ticker := time.NewTicker(l.cfg.MonitorInterval)
+// A monitor checks the source while a session reads it.
+type monitor struct {
+	*opener
+	*tasks
+	*link
+	*board
+	checkpointer *checkpointer
+
+	sighted []sighting  // not judged yet, oldest first
+	check   recent.Edge // the source cannot be checked
+}
+
+// watch checks the source at every interval, on a goroutine of its own. accepted says whether there are accepted gaps.
+func (m *monitor) watch(accepted func() bool) {
+	ticker := time.NewTicker(m.cfg.MonitorInterval)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-l.background.Done():
+		case <-m.background.Done():
 			return
 		case <-ticker.C:
 		}
 		k := sighting{began: time.Now()}
-		ctx, cancel := context.WithTimeout(l.background, max(l.cfg.MonitorInterval, DefaultConfig().MonitorInterval))
-		k.found, k.err = l.source.Check(ctx)
-		closed := l.closed(ctx)
+		ctx, cancel := context.WithTimeout(m.background, max(m.cfg.MonitorInterval, DefaultConfig().MonitorInterval))
+		k.found, k.err = m.source.Check(ctx)
+		closed := m.closed(ctx, accepted)
 		cancel()
-		l.report(func() {
-			l.sighted = append(l.sighted, k)
-			l.checkpointer.close(closed)
+		m.report(func() {
+			m.sighted = append(m.sighted, k)
+			m.checkpointer.close(closed)
 		})
 	}
 }
 
 // closed reads which accepted gaps a person has closed. If the store cannot be read, they stay open.
-func (l *loop) closed(ctx context.Context) (tokens []string) {
-	if len(l.Status().Accepted) == 0 {
+func (m *monitor) closed(ctx context.Context, accepted func() bool) (tokens []string) {
+	if !accepted() {
 		return nil
 	}
-	stored, err := l.newest(ctx)
+	stored, err := m.newest(ctx)
 	if err != nil {
 		return nil
 	}
 	return stored.Closed
 }
 
-// checked takes what the monitor found.
-func (l *loop) checked(k *sighting) error {
-	c := &l.checkpointer
-	if k.began.Before(l.opened) {
+// judge takes what was found since the last call. p is the present phase.
+func (m *monitor) judge(p phase) error {
+	for len(m.sighted) > 0 {
+		k := &m.sighted[0]
+		m.sighted = m.sighted[1:]
+		if err := m.checked(k, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checked takes what one check found.
+func (m *monitor) checked(k *sighting, p phase) error {
+	c := m.checkpointer
+	if k.began.Before(m.opened) {
 		return nil // the session is newer
 	}
 	err := k.err
-	switch elsewhere := k.found.Started != l.found.Started; {
+	switch elsewhere := k.found.Started != m.found.Started; {
 	case fault.NeedsPerson(err) && elsewhere:
 		// A failover or a restart ends the stream, and the next attempt judges the whole identity.
 		err = fault.Retry(fmt.Errorf("%w, on a server other than the session's, or after a restart", err))
 	case fault.NeedsPerson(err) && c.looked != nil:
-		from := l.phase.safe()
+		from := p.safe()
 		if k.found.Unpublished != "" { // the next start refuses, even if all is put right by then
 			from = c.looked.LSN // the slot still gives what was written before
 			c.looked = c.looked.Broken(k.found.Unpublished)
 		}
 		err = fmt.Errorf("%w; events after %s may be missing", err, from)
 	case err == nil && !elsewhere:
-		c.compose(l.now, l.phase, false)
+		c.compose(m.now, p, false)
 		if err = checkpoint.JudgePublished(&c.draft, k.found); err == nil {
 			c.looked = checkpoint.Seen(k.found)
 		}
 	}
 	switch {
 	case err == nil:
-		l.check.Over(l.now, l.log.Info()).Msg("source can be checked again")
+		m.check.Over(m.now, m.log.Info()).Msg("source can be checked again")
 	case fault.NeedsPerson(err):
 		return fmt.Errorf("check of the source: %w", err)
 	default:
-		l.noteError(err, &l.check)
-		l.check.Fault(l.now, l.log.Warn()).Err(err).Msg("source cannot be checked")
+		m.noteError(err, &m.check)
+		m.check.Fault(m.now, m.log.Warn()).Err(err).Msg("source cannot be checked")
 	}
 	return nil
 }
