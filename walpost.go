@@ -30,6 +30,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/cleanup"
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/backfill"
 	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/conf"
@@ -396,26 +397,26 @@ func (r remarks) Remarks(each func(what string, severe bool, count uint64, last 
 // Status is a copy of everything that can be told at one moment.
 type Status struct {
 	relay.Status
-	Name string
-	Slot slot.Status
+	Name string      `json:"name"`
+	Slot slot.Status `json:"-"`
 	// Poll is nil if the source is the WAL. If it is not nil, Slot is empty.
-	Poll *poll.Status
+	Poll *poll.Status `json:"-"`
 	// Topics has the acknowledged events by topic, since the start. Topics beyond the first 200 are counted together, as "other".
-	Topics map[string]uint64
-	Window relay.Window
+	Topics map[string]uint64 `json:"topics"`
+	Window relay.Window      `json:"-"`
 	// Bury says that bad events go to the dead letter topic, at least for one reason.
-	Bury bool
+	Bury bool `json:"-"`
 	// OpenDeadLetters is how many dead letters of the relay are neither retried nor dropped; nil before Run and without topics.
-	OpenDeadLetters *badevents.Count
+	OpenDeadLetters *badevents.Count `json:"-"`
 	// Park says that bad events have their key parked, at least for one reason.
-	Park bool
+	Park bool `json:"-"`
 	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the
 	// brokers were healthy. Each time, events may have been delivered twice.
-	Abandoned uint64
+	Abandoned uint64 `json:"-"`
 	// Cleanup is nil where no rows are removed.
-	Cleanup *cleanup.Status
+	Cleanup *cleanup.Status `json:"-"`
 	// Breaker is nil where monitor.breaker is none, and before Run.
-	Breaker *slot.BreakerStatus
+	Breaker *slot.BreakerStatus `json:"breaker"`
 }
 
 // judge makes the slot's danger the state, unless the relay's own state is worse. Ready does not change: events flow until the
@@ -440,7 +441,7 @@ func (r *Relay) Status() Status {
 	loop, kafka, dead, cleaning, breaker := r.relay, r.kafka, r.dead, r.cleaning, r.breaker
 	r.mu.Unlock()
 	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Bury: r.cfg.Delivery.OnPoison.Bury(), Park: r.cfg.Delivery.OnPoison.Park()}
-	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: r.created}
+	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: age.Since{Time: r.created}}
 	if loop != nil {
 		st.Status = loop.Status()
 	}

@@ -543,7 +543,7 @@ func TestACopyNoticesALostSessionSoon(t *testing.T) {
 		opens := look(w, &w.opens)
 		w.cut(errNet)
 		w.want(t, 2*time.Second, "the next session is asked for", func() bool { return w.opens > opens })
-		if st := r.relay.Status(); st.InFlightEvents > 4000 {
+		if st := r.relay.Status(); st.InFlight.Events > 4000 {
 			t.Errorf("the window was full: %+v", st)
 		}
 		r.stop()

@@ -32,7 +32,7 @@ func TestAHaltByABadEventDeliversWhatIsInFlight(t *testing.T) {
 		r.halted(t)
 		time.Sleep(10 * time.Minute)
 		st := r.relay.Status()
-		if st.Ready || st.InFlightEvents != 1 || len(st.Waiting) != 1 || st.Waiting[0] != (Waiting{Topic: "a", Events: 1, Why: "slow"}) ||
+		if st.Ready || st.InFlight.Events != 1 || len(st.Waiting) != 1 || st.Waiting[0] != (Waiting{Topic: "a", Events: 1, Why: "slow"}) ||
 			!strings.Contains(st.Reason, "aggregate_type is null; events that still wait to be delivered: 1 for topic a (slow)") {
 			t.Errorf("%+v", st)
 		}
@@ -279,7 +279,7 @@ func TestARefusalDuringAStopLetsTheRestBeDelivered(t *testing.T) {
 		w.do(func() { w.stalled = true })
 		good := w.commit("a")
 		bad := w.commit("b")
-		w.want(t, time.Second, "sent", func() bool { return r.relay.Status().InFlightEvents == 2 })
+		w.want(t, time.Second, "sent", func() bool { return r.relay.Status().InFlight.Events == 2 })
 		w.do(func() { w.stalled, w.hold = false, good.rows[0].id; w.poison[bad.rows[0].id] = true })
 		r.cancel()
 		time.Sleep(5 * time.Second)
@@ -334,7 +334,7 @@ func TestAHaltFromOutsideFreesTheSlotOfARelayThatStops(t *testing.T) {
 		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
 		w.do(func() { w.stalled = true })
 		w.commit("a")
-		w.want(t, time.Second, "sent", func() bool { return r.relay.Status().InFlightEvents == 1 })
+		w.want(t, time.Second, "sent", func() bool { return r.relay.Status().InFlight.Events == 1 })
 		r.cancel()
 		time.Sleep(5 * time.Second)
 		calls := 0

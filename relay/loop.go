@@ -202,7 +202,7 @@ func (l *loop) waitOr(rows <-chan FedRow, stop <-chan struct{}, until time.Time)
 func (l *loop) tick(now time.Time) error {
 	l.now = now
 	if l.sawEvent {
-		l.st.LastEvent, l.sawEvent = now, false
+		l.st.LastEvent.Time, l.sawEvent = now, false
 	}
 	if err := l.collect(); err != nil {
 		return err
@@ -289,7 +289,7 @@ func (l *loop) collect() error {
 			}
 		}
 	}
-	l.st.LastAck = l.now
+	l.st.LastAck.Time = l.now
 	l.checkpointer.active = true
 	return cmp.Or(other, bad)
 }

@@ -83,7 +83,7 @@ func TestNoLookAtTheSourceIsLostWhileTheLoopWaits(t *testing.T) {
 		go func() { done <- relay.Run(ctx) }()
 		w.do(func() { w.stalled = true })
 		w.commit("a")
-		w.want(t, time.Second, "the window is full", func() bool { return relay.Status().InFlightEvents == 1 })
+		w.want(t, time.Second, "the window is full", func() bool { return relay.Status().InFlight.Events == 1 })
 		w.do(func() { w.blocked = true })
 		w.want(t, time.Minute, "the loop waits", func() bool { return time.Since(relay.Status().Turned) > time.Second })
 		w.do(func() { w.checkErr = fault.Person(errors.New("the publication is gone"), "") })

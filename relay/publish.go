@@ -80,8 +80,8 @@ func (l *loop) publish() {
 	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
 	st.Accepted = c.accepted
-	st.InFlightEvents, st.InFlightBytes = l.flight.Tracker.InFlight()
-	st.OldestUnacked = l.flight.Tracker.Oldest()
+	st.InFlight.Events, st.InFlight.Bytes = l.flight.Tracker.InFlight()
+	st.InFlight.Oldest.Time = l.flight.Tracker.Oldest()
 	if l.recent.Due(l.now, st.State != Streaming) {
 		st.Recent = l.recent.List(l.now)
 	}

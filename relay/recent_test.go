@@ -22,11 +22,11 @@ func TestNewestEventsAndErrorsDuringAnOutage(t *testing.T) {
 			second := w.commit("a").rows[0].id
 			time.Sleep(time.Hour)
 			st := r.relay.Status()
-			if len(st.Recent) != 1 || !st.LastAck.Equal(acked) {
+			if len(st.Recent) != 1 || !st.LastAck.Equal(acked.Time) {
 				t.Fatalf("newest events %v, last acknowledgement %s", st.Recent, st.LastAck)
 			}
 			for _, events := range st.Recent {
-				if events[0].EventID != first || events[0].At.After(acked) {
+				if events[0].EventID != first || events[0].At.After(acked.Time) {
 					t.Errorf("the newest event is %v, and only %s is acknowledged, at %s", events[0], first, acked)
 				}
 			}

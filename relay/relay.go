@@ -15,6 +15,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/size"
 )
 
@@ -79,7 +80,7 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) *Rela
 	o := newOpener(cfg, source, store)
 	return &Relay{
 		opener: o, router: router, sink: sink, halts: make(chan *halting, 1), asks: make(chan func(*loop)),
-		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: o.holder, Sessions: map[string]uint64{}},
+		shown: Status{State: Starting, Since: age.Since{Time: time.Now()}, Reason: "starting", Holder: o.holder, Sessions: map[string]uint64{}},
 	}
 }
 
@@ -96,7 +97,7 @@ func (r *Relay) show(st *Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if st.State != r.shown.State {
-		st.Since = st.Turned
+		st.Since.Time = st.Turned
 	}
 	r.shown = *st
 }

@@ -257,13 +257,13 @@ func TestWindowHoldsAndSignsOfLifeGoOn(t *testing.T) {
 				confirms := look(w, &w.confirms)
 				time.Sleep(50 * time.Second)
 				st := r.relay.Status()
-				if st.InFlightEvents > 11 || st.InFlightEvents < 9 || r.sink.sent() > 11 {
-					t.Errorf("%d events, %d bytes in flight, %d sent", st.InFlightEvents, st.InFlightBytes, r.sink.sent())
+				if st.InFlight.Events > 11 || st.InFlight.Events < 9 || r.sink.sent() > 11 {
+					t.Errorf("%d events, %d bytes in flight, %d sent", st.InFlight.Events, st.InFlight.Bytes, r.sink.sent())
 				}
 				if st.WindowFull < 48*time.Second || st.WindowFull > 51*time.Second {
 					t.Errorf("the window was full for %s", st.WindowFull)
 				}
-				if st.Ready || !strings.Contains(st.Reason, "brokers cannot be reached") || st.OldestUnacked.IsZero() {
+				if st.Ready || !strings.Contains(st.Reason, "brokers cannot be reached") || st.InFlight.Oldest.IsZero() {
 					t.Errorf("%+v", st)
 				}
 				if n := look(w, &w.confirms) - confirms; n < 48 || n > 60 {
@@ -272,7 +272,7 @@ func TestWindowHoldsAndSignsOfLifeGoOn(t *testing.T) {
 				w.do(func() { w.stalled = false })
 				w.want(t, 10*time.Second, "all delivered", w.allDelivered)
 				time.Sleep(time.Second)
-				if st := r.relay.Status(); !st.Ready || st.InFlightEvents != 0 {
+				if st := r.relay.Status(); !st.Ready || st.InFlight.Events != 0 {
 					t.Errorf("%+v", st)
 				}
 				r.stopped(t, time.Second)
@@ -517,7 +517,7 @@ func TestLateAcknowledgementsOfAFormerHistoryCountForNothing(t *testing.T) {
 		w.want(t, 5*time.Second, "read again", func() bool { return r.sink.sent() == 10 })
 		w.do(func() { w.stalled = false })
 		time.Sleep(5 * time.Second)
-		if st := r.relay.Status(); st.Events != 5 || st.InFlightEvents != 0 || st.Safe != look(w, &w.pos) {
+		if st := r.relay.Status(); st.Events != 5 || st.InFlight.Events != 0 || st.Safe != look(w, &w.pos) {
 			t.Errorf("%+v", st)
 		}
 		r.stopped(t, time.Second)

@@ -23,8 +23,8 @@ func TestTheWorstStateIsShown(t *testing.T) {
 					t.Errorf("%s: reason %q lacks %q", state, st.Reason, text)
 				}
 			}
-			if st.Ready != (state == Streaming) || (st.Reason == "") != (state == Streaming) || time.Since(st.Since) > time.Minute {
-				t.Errorf("%s: ready %v, reason %q, since %s", state, st.Ready, st.Reason, time.Since(st.Since))
+			if st.Ready != (state == Streaming) || (st.Reason == "") != (state == Streaming) || time.Since(st.Since.Time) > time.Minute {
+				t.Errorf("%s: ready %v, reason %q, since %s", state, st.Ready, st.Reason, time.Since(st.Since.Time))
 			}
 		}
 		wants(NoCheckpoint, "store cannot be reached")
@@ -148,7 +148,7 @@ func TestAStopIsShownWhateverComesLate(t *testing.T) {
 		w.do(func() { w.stalled, w.clean = true, false })
 		r := w.start(Config{ShutdownGrace: 20 * time.Second})
 		w.commit("a")
-		w.want(t, 5*time.Second, "in flight", func() bool { return r.relay.Status().InFlightEvents == 1 })
+		w.want(t, 5*time.Second, "in flight", func() bool { return r.relay.Status().InFlight.Events == 1 })
 		opens := look(w, &w.opens)
 		w.do(func() { w.slowOpen = 10 * time.Second })
 		w.cut(errNet)

@@ -388,7 +388,7 @@ func TestAStopWhileASessionIsReplacedLosesNoAcknowledgement(t *testing.T) {
 		go func() { done <- relay.Run(ctx) }()
 		w.do(func() { w.stalled = true })
 		w.commit(keys(8)...)
-		w.want(t, 10*time.Second, "all in flight", func() bool { return relay.Status().InFlightEvents == 8 })
+		w.want(t, 10*time.Second, "all in flight", func() bool { return relay.Status().InFlight.Events == 8 })
 		w.cut(errNet)
 		if err := <-done; err != nil || !w.everything() || w.record().LSN != w.pos {
 			t.Errorf("%v, delivered %t, record at %s of %s", err, w.everything(), w.record().LSN, w.pos)

@@ -135,7 +135,7 @@ func (s *streaming) pace(took time.Duration) {
 // patience is how long Next may wait. While a topic waits for PassOver, each refusal of its records
 // costs at least that long.
 func (s *streaming) patience() time.Duration {
-	if newest := s.st.NewestDead; len(newest) > 0 && s.now.Sub(newest[0].At) < recently {
+	if newest := s.st.NewestDead; len(newest) > 0 && s.now.Sub(newest[0].At.Time) < recently {
 		return soonWait
 	}
 	if s.inFlight() > 0 || s.checkpointer.busy {

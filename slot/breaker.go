@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/internal/wait"
@@ -37,10 +38,10 @@ const (
 
 // A BreakerStatus is a copy of a Breaker's state.
 type BreakerStatus struct {
-	Action string // Config.Breaker: BreakerAlert or BreakerDrop
-	State  BreakerState
-	Reason string    // why State is not BreakerArmed
-	Since  time.Time // when the breaker came to State
+	Action string       `json:"action"` // Config.Breaker: BreakerAlert or BreakerDrop
+	State  BreakerState `json:"state"`
+	Reason string       `json:"reason"`        // why State is not BreakerArmed
+	Since  age.Since    `json:"since_seconds"` // when the breaker came to State
 }
 
 const (
@@ -102,7 +103,7 @@ func (b *Breaker) set(state BreakerState, reason string) {
 	defer b.mu.Unlock()
 	since := b.status.Since
 	if b.status.State != state {
-		since = time.Now()
+		since.Time = time.Now()
 	}
 	b.status = BreakerStatus{Action: b.cfg.Breaker, State: state, Reason: reason, Since: since}
 }

@@ -189,9 +189,9 @@ http: {listen: "127.0.0.1:0"}
 	var advised []string
 	p.until("halted with a remedy", func(s *statuspage.View) bool {
 		advised = nil
-		for _, c := range s.Errors[0].Commands {
-			if advised = append(advised, c.Command); !strings.Contains(s.Errors[0].Hint, c.Command) || c.GivesUp != "" {
-				t.Errorf("%s gives up %q, and the hint is %q", c.Command, c.GivesUp, s.Errors[0].Hint)
+		for _, c := range s.Troubles[0].Commands {
+			if advised = append(advised, c.Command); !strings.Contains(s.Troubles[0].Hint, c.Command) || c.GivesUp != "" {
+				t.Errorf("%s gives up %q, and the hint is %q", c.Command, c.GivesUp, s.Troubles[0].Hint)
 			}
 		}
 		return len(advised) > 0

@@ -279,11 +279,11 @@ func TestStatusAsksTheRelay(t *testing.T) {
 			s.OpenDeadLetters = &badevents.Count{Open: 1}
 		}, slot.OK, "streaming (ADDR)", ""},
 		{"has reconnected since its monitor looked", func(s *walpost.Status) {
-			s.Slot.ActivePID, s.Since, s.Slot.At = 99, time.Now().Add(-time.Second), time.Now().Add(-time.Minute)
+			s.Slot.ActivePID, s.Since.Time, s.Slot.At = 99, time.Now().Add(-time.Second), time.Now().Add(-time.Minute)
 		}, slot.OK, "streaming (ADDR)", ""},
 	} {
 		var s walpost.Status
-		s.State, s.Ready, s.Turned, s.Since = relay.Streaming, true, time.Now(), time.Now().Add(-time.Hour)
+		s.State, s.Ready, s.Turned, s.Since.Time = relay.Streaming, true, time.Now(), time.Now().Add(-time.Hour)
 		s.Slot = slot.Status{Known: true, Health: slot.Health{Slot: "walpost", Database: "shop", At: time.Now(), ActivePID: 77}}
 		c.change(&s)
 		addr, stop, err := statuspage.New(statuspage.Config{Listen: "127.0.0.1:0"}, statuspage.Build{}).Serve(&still{s}, zerolog.Nop())

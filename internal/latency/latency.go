@@ -1,7 +1,10 @@
 // Package latency counts how long events took.
 package latency
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Bounds are the upper bounds of the buckets, in seconds. Outages show above 10 s. There
 // each bound, up to four hours, is at most twice the bound before it.
@@ -36,6 +39,15 @@ func (h Histogram) Count() (n uint64) {
 		n += c
 	}
 	return n
+}
+
+// MarshalJSON returns what a person wants to know of h.
+func (h Histogram) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Count uint64  `json:"count"`
+		P50   float64 `json:"p50_seconds"`
+		P99   float64 `json:"p99_seconds"`
+	}{h.Count(), h.Quantile(0.5), h.Quantile(0.99)})
 }
 
 // Since returns the durations that came after an earlier look. Its Max stays the one of all

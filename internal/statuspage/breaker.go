@@ -1,8 +1,6 @@
 package statuspage
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/walpost/walpost"
@@ -24,19 +22,4 @@ func collectBreaker(s *walpost.Status, gauge func(*prometheus.Desc, float64, ...
 	for _, state := range breakerStates {
 		gauge(breakerIs, flag(s.Breaker.State == state), s.Slot.Slot, s.Slot.Database, string(state))
 	}
-}
-
-// breakerView is the circuit breaker in /api/status.
-type breakerView struct {
-	Action string  `json:"action"` // monitor.breaker
-	State  string  `json:"state"`  // armed, tripped, dropped
-	Reason string  `json:"reason"` // why not armed
-	Since  float64 `json:"since_seconds"`
-}
-
-func breakerViewOf(s *slot.BreakerStatus, now time.Time) *breakerView {
-	if s == nil {
-		return nil
-	}
-	return &breakerView{s.Action, string(s.State), s.Reason, max(0, now.Sub(s.Since).Seconds())}
 }

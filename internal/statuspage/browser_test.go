@@ -16,6 +16,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/latency"
 	"github.com/walpost/walpost/internal/parking"
@@ -78,9 +79,9 @@ func shopStatus(t *testing.T, ago time.Duration) walpost.Status {
 	s := walpost.Status{Name: "shop.walpost", Slot: judged(t, h), Window: relay.Window{Events: 50_000, Bytes: 64 << 20}}
 	s.Slot.WALRate = 720_000
 	s.Status = relay.Status{
-		State: relay.Streaming, Ready: true, InStream: true, Since: since, Opened: since, Turned: now, Epoch: 4, Sessions: map[string]uint64{},
-		Identity: cdc.Identity{SystemID: "7439870194857", Timeline: 1}, LastEvent: now, LastAck: now,
-		InFlightEvents: 12, InFlightBytes: 12 << 10, OldestUnacked: now.Add(-20 * time.Millisecond),
+		State: relay.Streaming, Ready: true, InStream: true, Since: age.Since{Time: since}, Opened: since, Turned: now, Epoch: 4, Sessions: map[string]uint64{},
+		Identity: cdc.Identity{SystemID: "7439870194857", Timeline: 1}, LastEvent: age.Since{Time: now}, LastAck: age.Since{Time: now},
+		InFlight: relay.InFlight{Events: 12, Bytes: 12 << 10, Oldest: age.Since{Time: now.Add(-20 * time.Millisecond)}},
 		Received: lsn(now), Safe: lsn(now.Add(-25 * time.Millisecond)), Checkpoint: lsn(confirmed), Confirmed: lsn(confirmed),
 		Events: written(now), Transactions: written(now) * 3 / 4,
 	}
@@ -92,10 +93,10 @@ func shopStatus(t *testing.T, ago time.Duration) walpost.Status {
 	s.Latency.Max = latency.Bounds[6]
 	customers := s.Events / 15
 	s.Topics = map[string]uint64{"outbox.event.order": s.Events - customers, "outbox.event.customer": customers}
-	s.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerArmed, Since: since}
+	s.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerArmed, Since: age.Since{Time: since}}
 	s.Recent = map[string][]relay.Sent{
-		"outbox.event.order":    {{EventID: "0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11", At: now}, {EventID: "0198c5a2-7d0c-7a41-8a62-11d0a9e2c3b4", At: now}},
-		"outbox.event.customer": {{EventID: "0198c5a2-6f00-7b1e-b111-5a0e1d2c3b4a", At: now}},
+		"outbox.event.order":    {{EventID: "0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11", At: age.Since{Time: now}}, {EventID: "0198c5a2-7d0c-7a41-8a62-11d0a9e2c3b4", At: age.Since{Time: now}}},
+		"outbox.event.customer": {{EventID: "0198c5a2-6f00-7b1e-b111-5a0e1d2c3b4a", At: age.Since{Time: now}}},
 	}
 	return s
 }
@@ -214,7 +215,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 			// Live, without a reload.
 			r.change(func(s *walpost.Status) {
 				s.Topics["outbox.event.refund"] = 1
-				s.Recent = map[string][]relay.Sent{"outbox.event.refund": {{EventID: "fresh-event", At: time.Now()}}}
+				s.Recent = map[string][]relay.Sent{"outbox.event.refund": {{EventID: "fresh-event", At: age.Since{Time: time.Now()}}}}
 			})
 			v.Sees("fresh-event")
 
@@ -233,13 +234,13 @@ func TestStatusPageInABrowser(t *testing.T) {
 			r.change(func(s *walpost.Status) {
 				s.Name, s.Slot.Slot, s.Slot.Reasons = evil+"name", evil+"slot", []string{evil + "finding"}
 				s.Topics = map[string]uint64{evil + "topic": 2}
-				s.Recent = map[string][]relay.Sent{evil + "topic": {{EventID: evil + "id", At: time.Now()}}}
-				s.NewestDead = []relay.DeadLetter{{Token: evil + "token", Text: evil + "dead", At: time.Now()}}
+				s.Recent = map[string][]relay.Sent{evil + "topic": {{EventID: evil + "id", At: age.Since{Time: time.Now()}}}}
+				s.NewestDead = []relay.DeadLetter{{Token: evil + "token", Text: evil + "dead", At: age.Since{Time: time.Now()}}}
 				s.Parked.Keys = 1
 				s.OldestParked = []parking.Parked{{Key: parking.Key{Table: "public.outbox", Key: evil + "key"}, First: parking.Entry{Token: evil + "parked"}}}
-				s.Troubles = []relay.Trouble{{Text: evil + "error", Hint: evil + "hint", At: time.Now()}}
+				s.Troubles = []relay.Trouble{{Text: evil + "error", Hint: evil + "hint", At: age.Since{Time: time.Now()}}}
 				s.Slot.Blocker = &slot.Blocker{Kind: slot.BlockedByPrepared, Name: evil + "gid", End: evil + "sql"}
-				s.Breaker = &slot.BreakerStatus{Action: slot.BreakerAlert, State: slot.BreakerTripped, Reason: evil + "breaker", Since: time.Now()}
+				s.Breaker = &slot.BreakerStatus{Action: slot.BreakerAlert, State: slot.BreakerTripped, Reason: evil + "breaker", Since: age.Since{Time: time.Now()}}
 			})
 			for _, what := range []string{"breaker", "name", "slot", "finding", "topic", "id", "error", "hint", "gid", "sql", "dead", "token", "key", "parked"} {
 				v.Sees(evil + what)
@@ -254,10 +255,10 @@ func TestStatusPageInABrowser(t *testing.T) {
 			// Kafka is down for so long that the slot is in danger: the page must not say that nothing is lost, and says how
 			// long a person may take.
 			stalled := shopStatus(t, 0)
-			stalled.State, stalled.Ready, stalled.Reason, stalled.InFlightEvents = relay.Stalled, false, "delivery waits: connection refused", 1234
+			stalled.State, stalled.Ready, stalled.Reason, stalled.InFlight.Events = relay.Stalled, false, "delivery waits: connection refused", 1234
 			r.change(func(s *walpost.Status) {
 				*s = shopStatus(t, 0)
-				s.State, s.Ready, s.Reason, s.InFlightEvents = stalled.State, stalled.Ready, stalled.Reason, stalled.InFlightEvents
+				s.State, s.Ready, s.Reason, s.InFlight.Events = stalled.State, stalled.Ready, stalled.Reason, stalled.InFlight.Events
 				s.Slot.WALRate, s.Slot.Exhaustion = 1<<20, 1e6 // the forecast still has the time before in it
 			})
 			v.Sees("1,234 events wait in walpost")
@@ -285,10 +286,10 @@ func TestStatusPageInABrowser(t *testing.T) {
 			v.Sees("Time left: unknown, because walpost cannot look at the slot: connection refused")
 
 			// An error that is over says so, and offers no remedy any more.
-			lost := relay.Trouble{Text: "session lost", Hint: "Look at the server.", At: time.Now().Add(-time.Minute), Times: 2}
+			lost := relay.Trouble{Text: "session lost", Hint: "Look at the server.", At: age.Since{Time: time.Now().Add(-time.Minute)}, Times: 2}
 			r.change(func(s *walpost.Status) { *s = shopStatus(t, 0); s.Troubles = []relay.Trouble{lost} })
 			v.Sees("session lost\n\nLook at the server.")
-			lost.Over = time.Now().Add(-30 * time.Second)
+			lost.Over.Time = time.Now().Add(-30 * time.Second)
 			r.change(func(s *walpost.Status) { s.Troubles = []relay.Trouble{lost} })
 			v.Sees("(2 times) over since " + lost.Over.Format("15:04:05") + "\n\nsession lost")
 			if v.Do(chromedp.Text("#errors", &said)); strings.Contains(said, "Look at the server") {

@@ -205,9 +205,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		}
 		return 0
 	}
-	gauge(oldest, since(s.OldestUnacked))
-	gauge(inEvents, float64(s.InFlightEvents))
-	gauge(inBytes, float64(s.InFlightBytes))
+	gauge(oldest, since(s.InFlight.Oldest.Time))
+	gauge(inEvents, float64(s.InFlight.Events))
+	gauge(inBytes, float64(s.InFlight.Bytes))
 	counter(windowFull, s.WindowFull.Seconds())
 	for _, how := range sessionEndings { // also those that have not happened, so that a rate sees the first
 		counter(sessions, float64(s.Sessions[how]), how)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
@@ -33,9 +34,9 @@ func busy() *still {
 		Name: "shop.walpost", Window: relay.Window{Events: 100, Bytes: 1 << 20},
 		Topics: map[string]uint64{"orders": 7}, Abandoned: 2,
 		Status: relay.Status{
-			State: relay.Streaming, Ready: true, Since: noon.Add(-time.Hour), Turned: noon,
-			InFlightEvents: 3, InFlightBytes: 300, OldestUnacked: noon.Add(-2 * time.Second),
-			Events: 7, Transactions: 5, Skipped: 3, WindowFull: 1500 * time.Millisecond,
+			State: relay.Streaming, Ready: true, Since: age.Since{Time: noon.Add(-time.Hour)}, Turned: noon,
+			InFlight: relay.InFlight{Events: 3, Bytes: 300, Oldest: age.Since{Time: noon.Add(-2 * time.Second)}},
+			Events:   7, Transactions: 5, Skipped: 3, WindowFull: 1500 * time.Millisecond,
 			Sessions: map[string]uint64{"lost": 2},
 			InStream: true, Identity: cdc.Identity{Database: "shop"},
 			Remarks: map[string]uint64{"message that is not transactional ignored": 4},

@@ -11,6 +11,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/advice"
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/service"
@@ -18,18 +19,14 @@ import (
 	"github.com/walpost/walpost/slot"
 )
 
-// A View is /api/status: a stable form of walpost.Status. Positions are LSNs as Postgres prints them, or
-// transaction ids if the table is polled; what cannot be told is null.
+// A View is /api/status. It is walpost.Status under the names of its tags, and what JSON says in another
+// form. Positions are LSNs as Postgres prints them, or transaction ids if the table is polled; what
+// cannot be told is null.
 type View struct {
-	Name       string  `json:"name"`
+	walpost.Status
+
 	Version    string  `json:"version"`
-	RunID      string  `json:"run_id"` // kept over restarts
-	Holder     string  `json:"holder"` // of this process
-	State      string  `json:"state"`
-	Ready      bool    `json:"ready"`
-	Reason     string  `json:"reason"`  // why the state is not streaming
-	Runbook    string  `json:"runbook"` // the page of the documentation for the state; "" if events flow
-	SinceSecs  float64 `json:"since_seconds"`
+	Runbook    string  `json:"runbook"`     // the page of the documentation for the state; "" if events flow
 	NowSeconds float64 `json:"now_seconds"` // of this machine's clock, for rates
 
 	Halt *Halt `json:"halt"` // the event that the relay is halted by; null where there is none
@@ -39,7 +36,6 @@ type View struct {
 		SystemID string `json:"system_identifier"`
 		Timeline uint32 `json:"timeline"`
 	} `json:"source"`
-	Epoch uint64 `json:"epoch"`
 
 	AcceptedGaps []AcceptedGap `json:"accepted_gaps"` // not closed yet, oldest first; the cleanup removes nothing
 
@@ -50,51 +46,28 @@ type View struct {
 		Confirmed  string `json:"confirmed"`
 	} `json:"position"`
 
-	InFlight struct {
-		Events int      `json:"events"`
-		Bytes  int      `json:"bytes"`
-		Oldest *float64 `json:"oldest_seconds"`
-	} `json:"in_flight"`
 	Window struct {
 		Events int     `json:"events"`
 		Bytes  int64   `json:"bytes"`
 		Full   float64 `json:"full_seconds"`
 	} `json:"window"`
 
-	Events       uint64            `json:"events"`
-	Transactions uint64            `json:"transactions"`
-	Skipped      uint64            `json:"skipped"` // events passed over, because walpost skip asked
-	Remarks      map[string]uint64 `json:"remarks"` // what the router passed over, by kind
-	Topics       map[string]uint64 `json:"topics"`
-	Sessions     map[string]uint64 `json:"sessions"`
-	Latency      struct {
-		Count uint64  `json:"count"`
-		P50   float64 `json:"p50_seconds"`
-		P99   float64 `json:"p99_seconds"`
-	} `json:"latency"`
-
 	Slot Slot  `json:"slot"` // empty if the table is polled
 	Poll *Poll `json:"poll"` // null if the WAL is read
 
 	Cleanup *cleanupView `json:"cleanup"` // null where no rows are removed
-	Breaker *breakerView `json:"breaker"` // null where monitor.breaker is none
 
-	Recent      map[string][]eventView `json:"recent"`            // the newest events by topic, newest first
-	Errors      []errorView            `json:"errors"`            // the newest ones, newest first
-	Undelivered string                 `json:"undelivered"`       // how many events are dead or parked now, in words; "" for none
-	DeadLetters *uint64                `json:"dead_letters"`      // since the start; null where there are none and delivery.on_poison is halt
-	OpenDead    *int                   `json:"open_dead_letters"` // neither retried nor dropped; null while that is not known
-	OpenDeadErr string                 `json:"open_dead_letters_error"`
-	NewestDead  []deadView             `json:"newest_dead_letters"` // newest first
-	Parked      *parkedView            `json:"parked"`              // null where nothing is parked and no policy is park_key
-	DeadList    string                 `json:"dead_list_command"`   // lists all events that were put aside
+	Undelivered string      `json:"undelivered"`       // how many events are dead or parked now, in words; "" for none
+	DeadLetters *uint64     `json:"dead_letters"`      // since the start; null where there are none and delivery.on_poison is halt
+	OpenDead    *int        `json:"open_dead_letters"` // neither retried nor dropped; null while that is not known
+	OpenDeadErr string      `json:"open_dead_letters_error"`
+	NewestDead  []deadView  `json:"newest_dead_letters"` // newest first
+	Parked      *parkedView `json:"parked"`              // null where nothing is parked and no policy is park_key
+	DeadList    string      `json:"dead_list_command"`   // lists all events that were put aside
 
-	ReloadError     string   `json:"reload_error"` // why the newest reload of the configuration was refused; "" if it was not
-	CheckpointError string   `json:"checkpoint_error"`
-	LastError       string   `json:"last_error"`
-	LastErrorAgo    *float64 `json:"last_error_seconds_ago"`
-	LastEventAgo    *float64 `json:"last_event_seconds_ago"`
-	LastAckAgo      *float64 `json:"last_ack_seconds_ago"`
+	ReloadError  string    `json:"reload_error"` // why the newest reload of the configuration was refused; "" if it was not
+	LastError    string    `json:"last_error"`
+	LastErrorAgo age.Since `json:"last_error_seconds_ago"`
 }
 
 // An AcceptedGap is a gap that a person has accepted and not closed.
@@ -115,14 +88,7 @@ func acceptedGapsOf(s *walpost.Status, now time.Time) []AcceptedGap {
 
 // deadView is an event that went to the dead letter topic.
 type deadView struct {
-	Token   string  `json:"token"`
-	EventID string  `json:"event_id"`
-	Table   string  `json:"table"`
-	Reason  string  `json:"reason"`
-	Topic   string  `json:"topic"` // that the event was meant for; "" where it is not known
-	Error   string  `json:"error"`
-	Age     float64 `json:"seconds_ago"`
-
+	relay.DeadLetter
 	Commands []string `json:"commands"` // that show the event, and deliver it after a repair
 }
 
@@ -220,20 +186,6 @@ func haltOf(s walpost.Status) *Halt {
 	return v
 }
 
-type eventView struct {
-	ID  string  `json:"id"`
-	Ago float64 `json:"seconds_ago"`
-}
-
-type errorView struct {
-	Text     string         `json:"text"`
-	Hint     string         `json:"hint"`     // what to do next; "" where there is nothing to say
-	Commands []fault.Advice `json:"commands"` // that the hint may contain
-	Ago      float64        `json:"seconds_ago"`
-	Over     *float64       `json:"over_seconds_ago"` // null as long as the fault lasts, and for one that ends the run
-	Times    int            `json:"times"`
-}
-
 // A Slot is the slot, in /api/status and in walpost status --json.
 type Slot struct {
 	Name        string   `json:"name"`
@@ -291,22 +243,25 @@ type blockerView struct {
 
 func viewOf(s walpost.Status, version string, now time.Time) View {
 	v := View{
-		Name: s.Name, Version: version, RunID: s.RunID, Holder: s.Holder,
-		State: string(s.State), Ready: s.Ready, Reason: s.Reason, Runbook: runbook(&s),
-		SinceSecs: now.Sub(s.Since).Seconds(), NowSeconds: float64(now.UnixMilli()) / 1000,
-		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions, Skipped: s.Skipped, Remarks: s.Remarks,
-		Topics: s.Topics, Sessions: s.Sessions,
-		Halt:            haltOf(s),
-		AcceptedGaps:    acceptedGapsOf(&s, now),
-		Slot:            SlotOf(s.Slot, now),
-		Poll:            PollOf(s.Poll, now),
-		Cleanup:         cleanupViewOf(s.Cleanup, now),
-		Breaker:         breakerViewOf(s.Breaker, now),
-		CheckpointError: s.CheckpointError,
-		LastEventAgo:    ago(s.LastEvent, now), LastAckAgo: ago(s.LastAck, now),
+		Status: s, Version: version, Runbook: runbook(&s), NowSeconds: float64(now.UnixMilli()) / 1000,
+		Halt:         haltOf(s),
+		AcceptedGaps: acceptedGapsOf(&s, now),
+		Slot:         SlotOf(s.Slot, now),
+		Poll:         PollOf(s.Poll, now),
+		Cleanup:      cleanupViewOf(s.Cleanup, now),
+		NewestDead:   []deadView{},
+		Parked:       parkedViewOf(&s, now), DeadList: fault.Command("dead", "list"),
 	}
-	if len(s.Troubles) > 0 {
-		v.LastError, v.LastErrorAgo = s.Troubles[0].Text, ago(s.Troubles[0].At, now)
+	if v.Troubles = append([]relay.Trouble{}, s.Troubles...); len(s.Troubles) > 0 { // never null
+		v.LastError, v.LastErrorAgo = s.Troubles[0].Text, s.Troubles[0].At
+	}
+	for _, counts := range []*map[string]uint64{&v.Topics, &v.Sessions} {
+		if *counts == nil {
+			*counts = map[string]uint64{}
+		}
+	}
+	if v.Recent == nil {
+		v.Recent = map[string][]relay.Sent{}
 	}
 	v.Source.Database, v.Source.SystemID, v.Source.Timeline = s.Slot.Database, s.Identity.SystemID, s.Identity.Timeline
 	position := cdc.Position.String
@@ -316,21 +271,9 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 	}
 	v.Position.Received, v.Position.Safe = position(s.Received), position(s.Safe)
 	v.Position.Checkpoint, v.Position.Confirmed = position(s.Checkpoint), position(s.Confirmed)
-	v.InFlight.Events, v.InFlight.Bytes, v.InFlight.Oldest = s.InFlightEvents, s.InFlightBytes, ago(s.OldestUnacked, now)
 	v.Window.Events, v.Window.Bytes, v.Window.Full = s.Window.Events, int64(s.Window.Bytes), s.WindowFull.Seconds()
-	v.Latency.Count, v.Latency.P50, v.Latency.P99 = s.Latency.Count(), s.Latency.Quantile(0.5), s.Latency.Quantile(0.99)
-	v.Recent, v.Errors = map[string][]eventView{}, []errorView{}
-	for topic, events := range s.Recent {
-		for _, e := range events {
-			v.Recent[topic] = append(v.Recent[topic], eventView{e.EventID, max(0, now.Sub(e.At).Seconds())})
-		}
-	}
-	for _, e := range s.Troubles {
-		v.Errors = append(v.Errors, errorView{e.Text, e.Hint, e.Commands, max(0, now.Sub(e.At).Seconds()), ago(e.Over, now), e.Times})
-	}
-	v.NewestDead = []deadView{}
 	for _, d := range s.NewestDead {
-		v.NewestDead = append(v.NewestDead, deadView{d.Token, d.EventID, d.Table, string(d.Reason), d.Topic, d.Text, max(0, now.Sub(d.At).Seconds()), deadCommands(d.Token)})
+		v.NewestDead = append(v.NewestDead, deadView{d, deadCommands(d.Token)})
 	}
 	if s.Bury || len(s.DeadLetters) > 0 { // walpost skip writes dead letters, too
 		n := uint64(0)
@@ -345,13 +288,6 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 		v.OpenDead = &dead.Open
 	}
 	v.Undelivered = undelivered(v.OpenDead, s.Parked.Keys, s.Parked.Events)
-	v.Parked, v.DeadList = parkedViewOf(&s, now), fault.Command("dead", "list")
-	if v.Topics == nil {
-		v.Topics = map[string]uint64{}
-	}
-	if v.Sessions == nil {
-		v.Sessions = map[string]uint64{}
-	}
 	return v
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
@@ -92,13 +93,13 @@ func (p *Poison) IsTopic(topic string) bool { return topic != "" && topic == p.T
 
 // A DeadLetter is an event that was sent to the dead letter topic.
 type DeadLetter struct {
-	Token   string
-	EventID string
-	Table   string
-	Reason  cdc.Reason
-	Topic   string // the topic that the event was meant for, "" if it is not known
-	Text    string // the error
-	At      time.Time
+	Token   string     `json:"token"`
+	EventID string     `json:"event_id"`
+	Table   string     `json:"table"`
+	Reason  cdc.Reason `json:"reason"`
+	Topic   string     `json:"topic"` // the topic that the event was meant for, "" if it is not known
+	Text    string     `json:"error"`
+	At      age.Since  `json:"seconds_ago"`
 }
 
 // Newest is how many of the newest dead letters Status has.
@@ -108,7 +109,7 @@ const Newest = 10
 // many. It keeps before as it is.
 func NewestFirst(before []DeadLetter, letter *deadletter.Letter, now time.Time) []DeadLetter {
 	newest := DeadLetter{
-		Token: letter.Token, EventID: strings.Clone(letter.ID), Table: letter.Table, Reason: letter.Reason, Topic: letter.Topic, Text: letter.Error, At: now,
+		Token: letter.Token, EventID: strings.Clone(letter.ID), Table: letter.Table, Reason: letter.Reason, Topic: letter.Topic, Text: letter.Error, At: age.Since{Time: now},
 	}
 	return append([]DeadLetter{newest}, before[:min(len(before), Newest-1)]...)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/fault"
 )
 
@@ -17,21 +18,21 @@ const (
 
 // A Sent is an event that was acknowledged, without its payload.
 type Sent struct {
-	EventID string
-	At      time.Time // of the acknowledgement
+	EventID string    `json:"id"`
+	At      age.Since `json:"seconds_ago"` // of the acknowledgement
 }
 
 // A Trouble is an error of a session, of the delivery, a checkpoint write or a check, and what to do
 // about it.
 type Trouble struct {
-	Text     string
-	Hint     string         // "" for none
-	Commands []fault.Advice // that Hint may contain
-	At       time.Time
-	Times    int // how often it came while it was one of the newest errors
+	Text     string         `json:"text"`
+	Hint     string         `json:"hint"`     // "" for none
+	Commands []fault.Advice `json:"commands"` // that Hint may contain
+	At       age.Since      `json:"seconds_ago"`
+	Times    int            `json:"times"` // how often it came while it was one of the newest errors
 	// Over is when the fault ended. It is zero as long as the fault lasts, and for a fault that ends the run.
-	Over time.Time
-	of   *Edge // the fault that lasts as long as of counts; nil for a fault that ends the run
+	Over age.Since `json:"over_seconds_ago"`
+	of   *Edge     // the fault that lasts as long as of counts; nil for a fault that ends the run
 }
 
 // ListEvery is how often the newest events are copied for Status.
@@ -97,7 +98,7 @@ func (r *Events) List(now time.Time) map[string][]Sent {
 	for topic, s := range r.topics {
 		for i := 1; i <= min(s.n, PerTopic); i++ {
 			e := &s.ring[(s.n-i)%PerTopic]
-			out[topic] = append(out[topic], Sent{string(e.id), e.at})
+			out[topic] = append(out[topic], Sent{string(e.id), age.Since{Time: e.at}})
 		}
 	}
 	return out
@@ -125,9 +126,9 @@ func (o *Outage) Waits(before []Trouble, err error, of *Edge, now time.Time) []T
 // Troubled puts err, which is a case of the fault of, in front of the errors before. If err is one
 // of them already, it is counted.
 func Troubled(before []Trouble, err error, of *Edge, now time.Time) []Trouble {
-	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), Commands: fault.Commands(err), At: now, Times: 1, of: of}
+	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), Commands: fault.Commands(err), At: age.Since{Time: now}, Times: 1, of: of}
 	if i := troubleOf(before, t.Text); i >= 0 {
-		if t.Times = before[i].Times; now.Sub(before[i].At) > 100*time.Millisecond { // not one fault from two places
+		if t.Times = before[i].Times; now.Sub(before[i].At.Time) > 100*time.Millisecond { // not one fault from two places
 			t.Times++
 		}
 		before = slices.Delete(slices.Clone(before), i, i+1)
@@ -144,7 +145,7 @@ func Past(all []Trouble, now time.Time) []Trouble {
 	all = slices.Clone(all) // Status has given it away
 	for i := range all {
 		if ended(all[i]) {
-			all[i].Over = now
+			all[i].Over.Time = now
 		}
 	}
 	return all

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/relay"
@@ -35,7 +36,7 @@ func ForSlot(ctx context.Context, cfg statuspage.Config, s *slot.Status) Answer 
 	case a.State == "":
 	case v.Slot.Name != s.Slot || v.Slot.Database != s.Database:
 		a = a.Other(fmt.Sprintf("reads slot %s in %s", v.Slot.Name, v.Slot.Database))
-	case v.Ready && s.Known && v.Slot.CheckedAgo != nil && *v.Slot.CheckedAgo < v.SinceSecs && v.Slot.ActivePID != s.ActivePID:
+	case v.Ready && s.Known && v.Slot.CheckedAgo != nil && *v.Slot.CheckedAgo < time.Since(v.Since.Time).Seconds() && v.Slot.ActivePID != s.ActivePID:
 		// The relay has looked at the slot in its present session, so it has seen its own walsender.
 		a = a.Other("reads a slot of this name on another server")
 	}
@@ -56,7 +57,7 @@ func At(ctx context.Context, cfg statuspage.Config) (Answer, statuspage.View) {
 		return Answer{Address: cfg.Listen, Reason: fmt.Sprintf("no relay answers at %s (%v): %s", cfg.Listen, err, whereRelay)}, v
 	}
 	a := Answer{
-		Address: cfg.Listen, State: relay.State(v.State), Ready: v.Ready, Reason: v.Reason, Reload: v.ReloadError,
+		Address: cfg.Listen, State: v.State, Ready: v.Ready, Reason: v.Reason, Reload: v.ReloadError,
 		AcceptedGaps: v.AcceptedGaps, Undelivered: v.Undelivered, OpenDead: v.OpenDead,
 	}
 	if v.Parked != nil {
