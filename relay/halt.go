@@ -132,10 +132,10 @@ func (s *shutdown) finish() {
 }
 
 // end frees what runs beside the loop.
-func (l *loop) end() {
-	l.now = time.Now()
-	l.remark(true)
-	if !l.tasks.end() {
-		l.log.Warn().Msg("a call to the database or the checkpoint store has not returned; stopping without waiting for it")
+func (s *shutdown) end() {
+	s.now = time.Now()
+	s.l.remark(true)
+	if !s.tasks.end() {
+		s.log.Warn().Msg("a call to the database or the checkpoint store has not returned; stopping without waiting for it")
 	}
 }

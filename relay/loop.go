@@ -108,12 +108,12 @@ func newLoop(r *Relay) *loop {
 
 // bound ends a Next that goes on although ctx has ended and its wait is over. The caller must call
 // the function that it returns.
-func (l *loop) bound(ctx context.Context) (release func() bool) {
-	reading, cancel := context.WithCancel(l.background)
+func (l *link) bound(ctx, background context.Context) (release func() bool) {
+	reading, cancel := context.WithCancel(background)
 	l.reading = reading
 	return context.AfterFunc(ctx, func() {
 		timer := time.AfterFunc(hungNext, cancel)
-		context.AfterFunc(l.background, func() { timer.Stop() })
+		context.AfterFunc(background, func() { timer.Stop() })
 	})
 }
 

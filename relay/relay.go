@@ -114,8 +114,8 @@ func (r *Relay) show(st *Status) {
 // fault until then. Run returns other errors once what is acknowledged is checkpointed.
 func (r *Relay) Run(ctx context.Context) error {
 	l := newLoop(r)
-	defer l.end()
-	defer l.bound(ctx)()
+	defer l.shutdown.end()
+	defer l.bound(ctx, l.background)()
 	r.log.Info().Str("name", r.cfg.Name).Str("holder", r.holder).Int("window_events", r.cfg.Window.Events).
 		Int64("window_bytes", int64(r.cfg.Window.Bytes)).Msg("started")
 	return l.shutdown.run(ctx, l.deliver(ctx))

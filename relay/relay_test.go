@@ -481,25 +481,6 @@ func TestRecordMovedByItselfWhileWaitingForTheSlot(t *testing.T) {
 	}
 }
 
-func TestAnotherHolderMeanwhileMeansStartingOver(t *testing.T) {
-	story(t, func(t *testing.T, w *world) {
-		a := w.start(Config{})
-		w.commit("a")
-		w.want(t, time.Second, "delivered", w.allDelivered)
-		w.do(func() { a.away = true; w.cutLocked(errNet) })
-		time.Sleep(5 * time.Second)
-		b := w.start(Config{})
-		w.commit("a", "b")
-		w.want(t, time.Second, "delivered by the other", w.allDelivered)
-		b.stopped(t, time.Second)
-		w.do(func() { a.away = false })
-		w.commit("a")
-		w.want(t, 31*time.Second, "delivered", w.allDelivered)
-		a.stopped(t, time.Second)
-		a.wantLog(t, "another process held the slot in the meantime", 1)
-	})
-}
-
 // Acknowledgements of what was sent before the source became another one do not count for what is read again.
 func TestLateAcknowledgementsOfAFormerHistoryCountForNothing(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {

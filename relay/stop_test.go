@@ -34,46 +34,6 @@ func TestStopDrains(t *testing.T) {
 	})
 }
 
-// A stop in the middle of a transaction remembers how far it came, and a start goes on from there, also when it is stopped in
-// the middle again, when the session is lost meanwhile, and when it is stopped before it came to the point.
-func TestStopInsideATransactionDeliversNothingTwice(t *testing.T) {
-	story(t, func(t *testing.T, w *world) {
-		ks := keys(400)
-		for i := range ks {
-			if i%3 == 0 {
-				ks[i] = "-"
-			}
-		}
-		w.commit("a")
-		big := w.commit(ks...)
-		inside := 0
-		for n := range 30 {
-			r := w.start(Config{Window: Window{Events: 4}})
-			time.Sleep(time.Duration(20+n*17%150) * time.Millisecond)
-			if n%4 == 1 {
-				w.cut(errNet)
-				time.Sleep(300 * time.Millisecond)
-			}
-			r.stopped(t, 2*time.Second)
-			if next := w.record().Next; next != nil {
-				if next.CommitLSN != big.begin {
-					t.Errorf("next %+v", next)
-				}
-				inside++
-			}
-		}
-		if inside < 5 {
-			t.Errorf("only %d stops were inside the transaction", inside)
-		}
-		r := w.start(Config{})
-		w.want(t, 20*time.Second, "all delivered", w.allDelivered)
-		r.stopped(t, time.Second)
-		if rec := w.record(); rec.Next != nil || rec.LSN != w.pos {
-			t.Errorf("%+v", rec)
-		}
-	})
-}
-
 // stopInside leaves a record that says that part of a transaction is delivered.
 func stopInside(t *testing.T, w *world) *checkpoint.Next {
 	t.Helper()
