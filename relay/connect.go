@@ -185,7 +185,7 @@ func (c *connector) install(ctx context.Context, a *attempt) error {
 	}
 	c.checkpointer.taken(a.Rec, a.Older)
 	c.l.to(opens, "taking up the work of the session before")
-	c.skipping.Take(&a.Stored, c.names().Gives)
+	c.skipping.Take(&a.Stored, c.names().Readable)
 	c.router.SetRunID(a.Rec.RunID)
 	if s, ok := c.l.phase.(*streaming); ok && c.begun && why == "" && !s.fresh && a.Rec.Copy == nil {
 		c.checkpointer.frozen = false // what is in flight stays, and a stop saves it, even if the topic can't be opened

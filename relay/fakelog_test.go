@@ -30,10 +30,10 @@ type parkWorld struct {
 	unread bool // it cannot be read for now
 	lies   bool // transactions end without an answer
 
-	lot    *parking.Lot              // what it says
-	closed map[string]*parking.Entry // by token
-	tokens map[string]string         // of the events that it has a letter of, by event id
-	asked  map[string]time.Time      // when an operator asked to drop an event, by token
+	backlog *parking.Backlog          // what it says
+	closed  map[string]*parking.Entry // by token
+	tokens  map[string]string         // of the events that it has a letter of, by event id
+	asked   map[string]time.Time      // when an operator asked to drop an event, by token
 }
 
 func newParkWorld() *parkWorld {
@@ -44,15 +44,15 @@ func newParkWorld() *parkWorld {
 
 // observe works out what the topic says from its records.
 func (p *parkWorld) observe() {
-	p.lot = parking.History("shop", func(e *parking.Entry) { p.closed[e.Token] = e })
+	p.backlog = parking.History("shop", func(e *parking.Entry) { p.closed[e.Token] = e })
 	for _, rec := range p.records {
-		p.lot.Add(parking.Read(rec))
+		p.backlog.Add(parking.Read(rec))
 	}
 }
 
 // entry is what the topic says of an event, nil for nothing.
 func (p *parkWorld) entry(token string) *parking.Entry {
-	if e := p.lot.Entry(token); e != nil {
+	if e := p.backlog.Entry(token); e != nil {
 		return e
 	}
 	return p.closed[token]
@@ -61,7 +61,7 @@ func (p *parkWorld) entry(token string) *parking.Entry {
 func (p *parkWorld) end() int64 { return p.start + int64(len(p.records)) }
 
 // events is how many events are parked. The world is locked.
-func (p *parkWorld) events() int { return p.lot.Counts().Events }
+func (p *parkWorld) events() int { return p.backlog.Counts().Events }
 
 // landParked is the arrival of a record in the topic of parked events, also of a command.
 func (w *world) landParked(rec *cdc.Record) {
@@ -74,7 +74,7 @@ func (w *world) landParked(rec *cdc.Record) {
 	it := parking.Read(stored)
 	switch {
 	case it.Letter != nil:
-		if e := p.closed[it.Letter.Token]; e != nil && e.State == deadletter.Dropped && it.Letter.Attempts == 1 && p.lot.Entry(e.Token) == nil {
+		if e := p.closed[it.Letter.Token]; e != nil && e.State == deadletter.Dropped && it.Letter.Attempts == 1 && p.backlog.Entry(e.Token) == nil {
 			w.fail("event %s was dropped, and is parked again", it.Letter.ID)
 		}
 		if rec := w.newest(); !w.gapsOK && (rec == nil || rec.Parking == nil || rec.Parking.ID != p.id) {
@@ -87,8 +87,8 @@ func (w *world) landParked(rec *cdc.Record) {
 	case it.Mark != nil && *seed0 != 0:
 		w.tell("mark %s of %s %s %d", it.Mark.State, rec.Key, it.Mark.Token, it.Mark.Offset)
 	}
-	if p.lot.Add(it); p.lot.Problem != nil {
-		w.fail("the topic of parked events: %v", p.lot.Problem)
+	if p.backlog.Add(it); p.backlog.Problem != nil {
+		w.fail("the topic of parked events: %v", p.backlog.Problem)
 	}
 }
 

@@ -23,7 +23,7 @@ func (p *parker) key(rel *cdc.Relation, rec *cdc.Record, bad *BadEvent) (parking
 		return parking.Key{}, false
 	}
 	table := p.tableOf(rel)
-	if bad == nil && !p.lot.Knows(table, rec.Key) {
+	if bad == nil && !p.backlog.Knows(table, rec.Key) {
 		return parking.Key{}, false
 	}
 	return parking.Key{Table: table, Key: string(rec.Key)}, true
@@ -37,14 +37,14 @@ func (p *parker) tableOf(rel *cdc.Relation) string {
 	if rel == nil {
 		return p.name
 	}
-	return p.lot.Table(p.found.SystemID, rel.ID, p.name)
+	return p.backlog.Table(p.found.SystemID, rel.ID, p.name)
 }
 
 // event decides what an event gets that the router made l.rec of, or refused with bad. It is number
 // row of the transaction at commit; commit is 0 for a row of the table. If the event is parked,
 // l.rec is its letter afterwards.
 func (p *parker) event(ev *cdc.Event, bad *BadEvent, commit cdc.Position, row int) (parking.Verdict, error) {
-	if !p.on() || bad == nil && p.lot.Empty() {
+	if !p.on() || bad == nil && p.backlog.Empty() {
 		return parking.Deliver, nil
 	}
 	parks := bad != nil && p.cfg.Poison.Parks(bad.Because, "")
@@ -55,18 +55,18 @@ func (p *parker) event(ev *cdc.Event, bad *BadEvent, commit cdc.Position, row in
 		}
 		return parking.Deliver, nil
 	}
-	is := bad
-	if is == nil {
-		is = p.behind(&BadEvent{EventID: p.rec.EventID, Table: ev.Relation(), Commit: commit, Row: row})
+	cause := bad
+	if cause == nil {
+		cause = p.behind(&BadEvent{EventID: p.rec.EventID, Table: ev.Relation(), Commit: commit, Row: row})
 	}
 	var letter *deadletter.Letter
 	if rec := p.rec; bad != nil {
-		letter = p.names().RowLetter(is, ev, &rec)
+		letter = p.names().RowLetter(cause, ev, &rec)
 	} else {
-		letter = p.names().RecordLetter(is, &rec)
+		letter = p.names().RecordLetter(cause, &rec)
 	}
 	at := p.place(commit, row)
-	verdict := p.lot.Judge(key, letter.Token, p.found.SystemID, at)
+	verdict := p.backlog.Judge(key, letter.Token, p.found.SystemID, at)
 	if verdict == parking.Deliver && parks {
 		if commit == 0 {
 			bad.Keyless = true
@@ -77,7 +77,7 @@ func (p *parker) event(ev *cdc.Event, bad *BadEvent, commit cdc.Position, row in
 	if verdict != parking.Park {
 		return verdict, nil
 	}
-	rec, err := p.letter(letter, is, at)
+	rec, err := p.letter(letter, cause, at)
 	if err != nil {
 		return verdict, err
 	}
@@ -112,7 +112,7 @@ func (p *parker) letter(letter *deadletter.Letter, bad *BadEvent, at parking.Pla
 		bad.Err = errors.Join(bad.Err, err)
 		return nil, bad
 	}
-	p.lot.Expect(letter)
+	p.backlog.Expect(letter)
 	p.parks = true
 	if p.letters++; bad.Because != deadletter.Behind {
 		p.parked++
@@ -186,7 +186,7 @@ func (p *parker) ready(e *parking.Entry) bool {
 // that begins above the limit reads on up to the first event that is to be parked and that is not, and
 // at least past all that was parked before.
 func (p *parker) waits() bool {
-	return p.on() && p.parks && p.lot.Exceeds(p.cfg.Poison.ParkLimit) && !p.read.Before(p.ahead)
+	return p.on() && p.parks && p.backlog.Exceeds(p.cfg.Poison.ParkLimit) && !p.read.Before(p.ahead)
 }
 
 // LimitReached is why a relay reads nothing more: more is parked than delivery.park_limit allows.
@@ -211,10 +211,10 @@ func (p *parker) stalled() error {
 	case !p.on():
 		return nil
 	case p.waits():
-		return &LimitReached{p.lot.Counts(), p.cfg.Poison.ParkLimit}
+		return &LimitReached{p.backlog.Counts(), p.cfg.Poison.ParkLimit}
 	}
 	err := cmp.Or(p.cfg.Parking.Stalled(), p.Stalled())
-	if err == nil && p.failed != nil && !p.lot.Empty() {
+	if err == nil && p.failed != nil && !p.backlog.Empty() {
 		err = fmt.Errorf("the topic of parked events cannot be read: %w", p.failed)
 	}
 	return err

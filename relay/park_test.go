@@ -34,7 +34,7 @@ func TestALostTopicOfParkedEventsIsRefused(t *testing.T) {
 		parking.Renamed: func(_ *world, cfg *Config) { cfg.Poison.ParkingTopic = "other" },
 		parking.Missing: func(w *world, _ *Config) { w.park.id = "" },
 		parking.Recreated: func(w *world, _ *Config) {
-			w.park.id, w.park.records, w.park.lot = "b", nil, parking.History("shop", func(*parking.Entry) {})
+			w.park.id, w.park.records, w.park.backlog = "b", nil, parking.History("shop", func(*parking.Entry) {})
 		},
 		parking.Truncated: func(w *world, _ *Config) {
 			w.park.start, w.park.records = w.park.end(), nil
@@ -120,7 +120,7 @@ func TestTheTopicIsTrimmedUpToTheAnchor(t *testing.T) {
 			}
 		})
 		w.retry(anyKey)
-		w.want(t, time.Minute, "refused again, behind the others", func() bool { return w.park.lot.Entry(w.park.tokens[w.log[0].rows[1].id]).Attempts == 2 })
+		w.want(t, time.Minute, "refused again, behind the others", func() bool { return w.park.backlog.Entry(w.park.tokens[w.log[0].rows[1].id]).Attempts == 2 })
 		w.want(t, time.Minute, "trimmed", func() bool { return w.park.start > before.Offset && w.park.events() == 1 })
 		r.stopped(t, time.Second)
 		w.do(func() { // the record of a time before
@@ -200,7 +200,7 @@ func TestALimitWithinATransactionIsNoTrap(t *testing.T) {
 					w.retry(anyKey)
 				case "drop": // the others follow, because none of them is bad
 					w.do(func() {
-						e := w.park.lot.Entries(w.park.lot.Keys()[0])[0]
+						e := w.park.backlog.Entries(w.park.backlog.Keys()[0])[0]
 						w.landParked(parking.DropRequest(parkTopic, "shop", e, "a test", time.Now()))
 					})
 				case "raise":
@@ -268,9 +268,9 @@ func TestOneTopicHoldsUpNoOtherRelease(t *testing.T) {
 		w.do(func() { w.missing = "a" })
 		w.mend()
 		w.retry(anyKey)
-		w.want(t, time.Minute, "the other key is released", func() bool { return w.count[other.id] == 1 && len(w.park.lot.Keys()) == 1 })
+		w.want(t, time.Minute, "the other key is released", func() bool { return w.count[other.id] == 1 && len(w.park.backlog.Keys()) == 1 })
 		w.do(func() {
-			for _, e := range w.park.lot.Entries(w.park.lot.Keys()[0]) {
+			for _, e := range w.park.backlog.Entries(w.park.backlog.Keys()[0]) {
 				w.landParked(parking.DropRequest(parkTopic, "shop", e, "a test", time.Now()))
 			}
 		})
@@ -299,11 +299,11 @@ func TestADropDuringAReleaseEndsInOneState(t *testing.T) {
 			w.retry(anyKey)
 			time.Sleep(time.Duration(i) * 50 * time.Millisecond)
 			w.do(func() {
-				if e := w.park.lot.Entry(token); e != nil {
+				if e := w.park.backlog.Entry(token); e != nil {
 					w.landParked(parking.DropRequest(parkTopic, "shop", e, "a test", time.Now()))
 				}
 			})
-			w.want(t, time.Minute, "it ends", func() bool { return w.park.closed[token] != nil || w.park.lot.Entry(token).Attempts > 1 })
+			w.want(t, time.Minute, "it ends", func() bool { return w.park.closed[token] != nil || w.park.backlog.Entry(token).Attempts > 1 })
 			r.stopped(t, time.Second)
 		})
 	}

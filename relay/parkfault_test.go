@@ -55,7 +55,7 @@ func TestAFenceThatComesLateWritesNothing(t *testing.T) {
 		time.Sleep(time.Minute) // the Fence of A ends
 		w.do(func() {
 			if n := w.park.events(); n > 0 {
-				t.Errorf("%d events are parked that are delivered: %+v", n, w.park.lot.Entries(w.park.lot.Keys()[0])[0])
+				t.Errorf("%d events are parked that are delivered: %+v", n, w.park.backlog.Entries(w.park.backlog.Keys()[0])[0])
 			}
 		})
 		w.do(func() { a.away = false })
@@ -151,7 +151,7 @@ func TestAReleaseAboveTheLimitWaitsForWhatComesAgain(t *testing.T) {
 		w.do(func() { w.missing = ""; clear(w.unrouted); w.unrouted[x.id] = true })
 		w.retry(anyKey)
 		r = w.start(cfg)
-		w.want(t, time.Minute, "released", func() bool { return w.park.lot.Counts().Events <= 1 })
+		w.want(t, time.Minute, "released", func() bool { return w.park.backlog.Counts().Events <= 1 })
 		w.mend()
 		w.retry(anyKey)
 		time.Sleep(time.Minute)

@@ -18,13 +18,13 @@ import (
 
 // opening is the outcome of open or of resume.
 type opening struct {
-	state  cdc.LogState
-	lot    *parking.Lot    // of open: all that is parked
-	others *parking.Others // of open without an anchor: what relays of other names have parked
-	gap    *parking.Lost   // of open: the loss that was accepted, nil for none
-	items  []parking.Item  // of resume: what is new
-	next   int64
-	err    error
+	state   cdc.LogState
+	backlog *parking.Backlog // of open: all that is parked
+	others  *parking.Others  // of open without an anchor: what relays of other names have parked
+	gap     *parking.Lost    // of open: the loss that was accepted, nil for none
+	items   []parking.Item   // of resume: what is new
+	next    int64
+	err     error
 }
 
 // openTopic makes this process the only writer of the topic, and reads what is parked. why is not ""
@@ -33,13 +33,13 @@ type opening struct {
 func (p *parker) openTopic(ctx context.Context, why string) error {
 	anchor := p.checkpointer.durable.Parking
 	switch needed := p.cfg.Poison.Policies.Park() || anchor != nil && anchor.Open > 0; {
-	case p.cfg.Parking == nil || p.lot == nil && !needed:
+	case p.cfg.Parking == nil || p.backlog == nil && !needed:
 		return nil
 	case p.opened && why == "" && p.cfg.Parking.Broken() == nil:
 		return nil
 	}
-	own := p.known && why == "" // the lot goes on, and so does what is in flight
-	if own {
+	resumes := p.known && why == "" // the backlog goes on, and so does what is in flight
+	if resumes {
 		anchor = p.anchor()
 	} else {
 		p.reset()
@@ -51,7 +51,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 		next, epoch := p.next, p.checkpointer.epoch
 		p.beside(func() func() {
 			var got *opening
-			if own {
+			if resumes {
 				got = p.resume(p.background, anchor, next, epoch)
 			} else {
 				got = p.open(p.background, anchor, epoch)
@@ -69,10 +69,10 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 			p.contested = true // what is in flight comes again
 			return p.l.lose(fault.Retry(fmt.Errorf("topic of parked events %s: %w", p.cfg.Poison.ParkingTopic, o.err)))
 		case o.err == nil:
-			p.take(o, own)
+			p.take(o, resumes)
 			p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be opened again")
-			if c := p.lot.Counts(); c.Events > 0 && !own {
-				p.log.Warn().Int("keys", c.Keys).Int("events", c.Events).Time("oldest", parking.Since(p.lot.Oldest(1))).Msg("events are parked")
+			if c := p.backlog.Counts(); c.Events > 0 && !resumes {
+				p.log.Warn().Int("keys", c.Keys).Int("events", c.Events).Time("oldest", parking.Since(p.backlog.Oldest(1))).Msg("events are parked")
 			}
 			return nil
 		}
@@ -104,13 +104,13 @@ func (p *parker) reopen(ctx context.Context) error {
 // reset forgets what was parked, because another process may have changed it.
 func (p *parker) reset() {
 	p.void, p.ahead = true, parking.Place{}
-	p.lot, p.known, p.next, p.wrote, p.following, p.lost, p.failed = parking.New(p.cfg.Name), false, 0, 0, false, nil, nil
+	p.backlog, p.known, p.next, p.wrote, p.following, p.lost, p.failed = parking.New(p.cfg.Name), false, 0, 0, false, nil, nil
 	if p.Releaser != nil {
-		p.Reset(p.lot)
+		p.Reset(p.backlog)
 		return
 	}
 	p.Releaser = &release.Releaser{
-		Lot: p.lot, Topic: writer{p}, Sink: p.sink, Route: p.router.Route, Log: p.log,
+		Backlog: p.backlog, Topic: writer{p}, Sink: p.sink, Route: p.router.Route, Log: p.log,
 		Beside: func(work func(context.Context) func()) { p.beside(func() func() { return work(p.background) }) },
 		Note:   p.noteLost, Works: func() bool { return p.sess != nil && p.opened && !p.ending() },
 		TopicName: p.cfg.Poison.ParkingTopic, Name: p.cfg.Name, Version: p.cfg.Poison.Version,
@@ -137,7 +137,7 @@ func (p *parker) fence(ctx context.Context, create bool, epoch uint64) (state cd
 	return state, err
 }
 
-// resume reads what is new behind next, where the lot has come to. It works beside the loop.
+// resume reads what is new behind next, where the backlog has come to. It works beside the loop.
 func (p *parker) resume(ctx context.Context, anchor *cdc.Anchor, next int64, epoch uint64) *opening {
 	o := &opening{next: next}
 	if o.state, o.err = p.fence(ctx, false, epoch); o.err != nil {
@@ -171,7 +171,7 @@ func waitOut(err error) error {
 // open reads what is parked, from the anchor on. It works beside the loop.
 func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, epoch uint64) *opening {
 	topic, park := p.cfg.Poison.ParkingTopic, p.cfg.Poison.Policies.Park()
-	o := &opening{lot: parking.New(p.cfg.Name)}
+	o := &opening{backlog: parking.New(p.cfg.Name)}
 	accepted := func(err error) bool {
 		lost, ok := errors.AsType[*parking.Lost](err)
 		if !ok || lost.GapToken() != p.cfg.AcceptGap {
@@ -207,7 +207,7 @@ func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, epoch uint64) *op
 	var read cdc.LogState
 	read, o.err = p.cfg.Parking.Read(ctx, from, func(rec *kgo.Record) bool {
 		it := parking.Read(rec)
-		o.lot.Add(it)
+		o.backlog.Add(it)
 		o.others.Add(it)
 		if anchor != nil && len(letters) < anchor.Open && it.Letter != nil && it.Letter.Name == p.cfg.Name {
 			letters[it.Letter.Token] = true
@@ -217,7 +217,7 @@ func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, epoch uint64) *op
 	o.next, o.err = max(read.Next, from), waitOut(o.err)
 	switch {
 	case o.err != nil || anchor == nil:
-	case lost != nil && o.lot.Needed < o.state.Start && !accepted(lost):
+	case lost != nil && o.backlog.Needed < o.state.Start && !accepted(lost):
 		o.err = lost
 	case lost == nil && o.gap == nil && len(letters) < anchor.Open:
 		lost = &parking.Lost{Loss: parking.Incomplete, Anchor: *anchor, Topic: topic, Now: o.state, Left: len(letters)}
@@ -229,17 +229,17 @@ func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, epoch uint64) *op
 }
 
 // take takes over an opening.
-func (p *parker) take(o *opening, own bool) {
-	if own {
+func (p *parker) take(o *opening, resumes bool) {
+	if resumes {
 		p.add(o.items)
 	} else {
-		p.lot, p.Lot = o.lot, o.lot
+		p.backlog, p.Backlog = o.backlog, o.backlog
 		p.damaged(0)
 		for _, other := range o.others.Strangers() {
 			p.log.Warn().Str("relay", other.Relay).Int("keys", other.Keys).Int("events", other.Events).Str("hint", other.Hint()).Msg(other.String())
 		}
-		for _, key := range p.lot.Keys() {
-			for _, e := range p.lot.Entries(key) {
+		for _, key := range p.backlog.Keys() {
+			for _, e := range p.backlog.Entries(key) {
 				if e.SystemID == p.found.SystemID && p.ahead.Before(e.Place) {
 					p.ahead = e.Place
 				}
@@ -255,7 +255,7 @@ func (p *parker) take(o *opening, own bool) {
 	p.held = nil
 	for _, left := range unwritten {
 		switch {
-		case own: // the topic may have it already, and adding it twice changes nothing
+		case resumes: // the topic may have it already, and adding it twice changes nothing
 			p.cfg.Parking.Append(left.Record, left.Ticket)
 		case !flight.Uncounted(&left.Ticket): // events that are not parked come again in another flight
 			p.ended(left.Ticket)

@@ -32,15 +32,15 @@ type parker struct {
 	parts
 	l *loop
 	*release.Releaser
-	lot    *parking.Lot  // nil if nothing can be parked
-	opened bool          // this process is the writer, and lot has all that is parked
-	known  bool          // lot had all that is parked once, and goes on from there
-	id     string        // of the topic
-	sent   int           // letters that are not acknowledged
-	read   parking.Place // of the newest event of the flight
-	ahead  parking.Place // of the newest event that was parked when the topic was opened
-	parks  bool          // the flight has parked an event that was not parked before
-	void   bool          // the flight is over, and its events come again in the next one
+	backlog *parking.Backlog // nil if nothing can be parked
+	opened  bool             // this process is the writer, and backlog has all that is parked
+	known   bool             // backlog had all that is parked once, and goes on from there
+	id      string           // of the topic
+	sent    int              // letters that are not acknowledged
+	read    parking.Place    // of the newest event of the flight
+	ahead   parking.Place    // of the newest event that was parked when the topic was opened
+	parks   bool             // the flight has parked an event that was not parked before
+	void    bool             // the flight is over, and its events come again in the next one
 
 	next      int64 // offset up to which the topic is read
 	wrote     int64 // offset behind the newest record that this process wrote
@@ -65,15 +65,15 @@ type parker struct {
 }
 
 // on reports whether keys can be parked, or are.
-func (p *parker) on() bool { return p.lot != nil }
+func (p *parker) on() bool { return p.backlog != nil }
 
-// add takes over records that were read from the topic. The lot has what this process wrote before
+// add takes over records that were read from the topic. The backlog has what this process wrote before
 // p.wrote, and some of that is closed.
 func (p *parker) add(items []parking.Item) {
-	before := p.lot.Damaged
+	before := p.backlog.Damaged
 	for _, it := range items {
 		if it.Offset >= p.wrote || it.IsRequest() {
-			p.lot.Add(it)
+			p.backlog.Add(it)
 		}
 	}
 	p.damaged(before)
@@ -81,19 +81,19 @@ func (p *parker) add(items []parking.Item) {
 
 // damaged reports records that cannot be read.
 func (p *parker) damaged(before int) {
-	if p.lot.Damaged > before {
-		p.noteError(fmt.Errorf("the topic of parked events has damaged records: %w", p.lot.Problem), nil)
-		p.log.Error().Err(p.lot.Problem).Int("records", p.lot.Damaged).
+	if p.backlog.Damaged > before {
+		p.noteError(fmt.Errorf("the topic of parked events has damaged records: %w", p.backlog.Problem), nil)
+		p.log.Error().Err(p.backlog.Problem).Int("records", p.backlog.Damaged).
 			Msg("records of the topic of parked events cannot be read, and are ignored: walpost verify lists the rows whose events are in no topic")
 	}
 }
 
 // anchor is what a checkpoint records of the topic: nil if there is nothing to come back to.
 func (p *parker) anchor() *cdc.Anchor {
-	if p.lot.Empty() && !p.cfg.Poison.Policies.Park() {
+	if p.backlog.Empty() && !p.cfg.Poison.Policies.Park() {
 		return nil
 	}
-	return &cdc.Anchor{Topic: p.cfg.Poison.ParkingTopic, ID: p.id, Offset: p.lot.Anchor(p.next), Open: p.lot.Written()}
+	return &cdc.Anchor{Topic: p.cfg.Poison.ParkingTopic, ID: p.id, Offset: p.backlog.Anchor(p.next), Open: p.backlog.Written()}
 }
 
 // anchored reports whether the durable record names the topic, so that the next start reads it. Before,
@@ -143,8 +143,8 @@ func (p *parker) collect() (bad *cdc.Ack, err error) {
 		a := &p.appended[i]
 		switch {
 		case a.Err == nil:
-			if p.known && a.Offset >= p.wrote { // otherwise the lot has it from a reading, or will
-				p.lot.Add(parking.Written(a.Record, a.Offset))
+			if p.known && a.Offset >= p.wrote { // otherwise the backlog has it from a reading, or will
+				p.backlog.Add(parking.Written(a.Record, a.Offset))
 				p.wrote = a.Offset + 1
 			}
 			p.ended(a.Ticket)
@@ -161,7 +161,7 @@ func (p *parker) collect() (bad *cdc.Ack, err error) {
 	return bad, err
 }
 
-// ended takes the end of a record of the topic that the lot has.
+// ended takes the end of a record of the topic that the backlog has.
 func (p *parker) ended(ticket cdc.Ticket) {
 	if flight.Uncounted(&ticket) {
 		p.Written(ticket)
@@ -177,11 +177,11 @@ func (p *parker) follow() error {
 	switch {
 	case p.lost != nil:
 		return p.lost
-	case !p.on() || !p.opened || p.following || p.now.Before(p.due) || p.lot.Empty() && p.next >= p.wrote:
+	case !p.on() || !p.opened || p.following || p.now.Before(p.due) || p.backlog.Empty() && p.next >= p.wrote:
 		return nil
 	}
 	p.following = true
-	from, lot := p.next, p.lot
+	from, backlog := p.next, p.backlog
 	p.beside(func() func() {
 		var items []parking.Item
 		state, err := p.cfg.Parking.Read(p.background, from, func(rec *kgo.Record) bool {
@@ -189,7 +189,7 @@ func (p *parker) follow() error {
 				batch := items
 				items = nil
 				p.report(func() {
-					if lot == p.lot {
+					if backlog == p.backlog {
 						p.add(batch)
 					}
 				})
@@ -197,7 +197,7 @@ func (p *parker) follow() error {
 			return p.background.Err() == nil
 		})
 		return func() {
-			if lot != p.lot {
+			if backlog != p.backlog {
 				return
 			}
 			p.add(items)
@@ -242,7 +242,7 @@ func (p *parker) advance() error {
 	}
 	if d := p.checkpointer.durable; d != p.durable {
 		p.durable = d
-		p.lot.Forget(p.passed)
+		p.backlog.Forget(p.passed)
 		p.trim()
 	}
 	if !p.opened {
@@ -293,7 +293,7 @@ func (r *Relay) ParkedEvents(ctx context.Context) (ids []string, err error) {
 		case l.sess == nil || p.on() && !p.opened || p.lost != nil:
 			err = ErrParkedUnknown
 		case p.on():
-			p.lot.IDs(func(id string) { ids = append(ids, id) })
+			p.backlog.IDs(func(id string) { ids = append(ids, id) })
 		}
 	}
 	select {

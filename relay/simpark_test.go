@@ -73,10 +73,10 @@ func (w *world) given(r *row) bool {
 // retry is walpost dead retry for the keys that ok names. It returns how many those are.
 func (w *world) retry(ok func(parking.Key) bool) (n int) {
 	w.do(func() {
-		for _, key := range w.park.lot.Keys() {
+		for _, key := range w.park.backlog.Keys() {
 			if ok(key) {
 				n++
-				es := w.park.lot.Entries(key)
+				es := w.park.backlog.Entries(key)
 				w.landParked(parking.ReleaseRequest(parkTopic, "shop", es[len(es)-1], time.Now()))
 			}
 		}
@@ -89,11 +89,11 @@ func anyKey(parking.Key) bool { return true }
 // drop is walpost dead drop for one event.
 func (w *world) drop(rng *rand.Rand) {
 	w.do(func() {
-		keys := w.park.lot.Keys()
+		keys := w.park.backlog.Keys()
 		if len(keys) == 0 {
 			return
 		}
-		es := w.park.lot.Entries(keys[rng.IntN(len(keys))])
+		es := w.park.backlog.Entries(keys[rng.IntN(len(keys))])
 		e := es[rng.IntN(len(es))]
 		w.tell("drop of %s", e.Letter.ID)
 		w.park.asked[e.Token] = time.Now()
@@ -344,14 +344,14 @@ func (s *parkSim) story(seed uint64) {
 	}
 	for n := 0; n < 600 && !s.eventually(0, quiet); n++ { // a window of one event needs a round for each
 		s.mend()
-		s.retry(func(k parking.Key) bool { return !s.park.lot.Releases(k) })
+		s.retry(func(k parking.Key) bool { return !s.park.backlog.Releases(k) })
 		time.Sleep(5 * time.Second)
 		s.revive()
 	}
 	s.do(func() {
 		if !quiet() {
 			pos, next, n := s.delivered()
-			s.fail("not everything arrived: up to %s of %s, next %+v, %d rows of it; %+v parked; %+v", pos, s.pos, next, n, s.park.lot.Counts(), s.live[0].relay.Status())
+			s.fail("not everything arrived: up to %s of %s, next %+v, %d rows of it; %+v parked; %+v", pos, s.pos, next, n, s.park.backlog.Counts(), s.live[0].relay.Status())
 		}
 	})
 	s.other()

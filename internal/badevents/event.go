@@ -86,7 +86,7 @@ func (t *Topics) Select(f *Filter) (selected []*Event, err error) {
 		delete(unknown, e.Token)
 		switch {
 		case !f.selects(e):
-		case f.of(e, &t.Config):
+		case f.ofRelay(e, &t.Config):
 			selected = append(selected, e)
 		case len(f.Tokens) > 0:
 			return nil, &OtherRelay{e.Token, e.Name, e.Letter.Relay(), t.Name}

@@ -25,9 +25,9 @@ type Parked struct {
 
 // A parkedRelay is what one relay has parked.
 type parkedRelay struct {
-	name   string
-	lot    *parking.Lot
-	closed map[string]*parking.Entry // the newest entry that was closed, by token
+	name    string
+	backlog *parking.Backlog
+	closed  map[string]*parking.Entry // the newest entry that was closed, by token
 }
 
 // NewParked returns Parked that has read nothing. progress is told how many records were read, and how
@@ -46,7 +46,7 @@ func NewParked(client *kgo.Client, topic string, progress func(done, total int64
 		if p.relays[name] == nil {
 			p.relays[name] = newParkedRelay(name)
 		}
-		p.relays[name].lot.Add(it)
+		p.relays[name].backlog.Add(it)
 	}
 	p.reset()
 	return p
@@ -54,14 +54,14 @@ func NewParked(client *kgo.Client, topic string, progress func(done, total int64
 
 func newParkedRelay(name string) *parkedRelay {
 	r := &parkedRelay{name: name, closed: map[string]*parking.Entry{}}
-	r.lot = parking.History(name, func(e *parking.Entry) { r.closed[e.Token] = e })
+	r.backlog = parking.History(name, func(e *parking.Entry) { r.closed[e.Token] = e })
 	return r
 }
 
 // Owned returns an error if the topic has records, and none of them is walpost's.
 func (p *Parked) Owned() error {
-	if nobody := p.relays[""]; len(p.relays) == 1 && nobody != nil && nobody.lot.Foreign > 0 && nobody.lot.Damaged == 0 {
-		return p.notOurs(nobody.lot.Foreign, "parking_topic")
+	if nobody := p.relays[""]; len(p.relays) == 1 && nobody != nil && nobody.backlog.Foreign > 0 && nobody.backlog.Damaged == 0 {
+		return p.notOurs(nobody.backlog.Foreign, "parking_topic")
 	}
 	return nil
 }
@@ -71,13 +71,13 @@ func (p *Parked) Owned() error {
 func (p *Parked) Events() (all []*Event) {
 	for _, name := range slices.Sorted(maps.Keys(p.relays)) {
 		r := p.relays[name]
-		for _, key := range r.lot.Keys() {
-			for _, e := range r.lot.Entries(key) {
+		for _, key := range r.backlog.Keys() {
+			for _, e := range r.backlog.Entries(key) {
 				all = append(all, r.event(e))
 			}
 		}
 		for _, token := range slices.Sorted(maps.Keys(r.closed)) {
-			if r.lot.Entry(token) == nil { // otherwise the event was parked once more
+			if r.backlog.Entry(token) == nil { // otherwise the event was parked once more
 				all = append(all, r.event(r.closed[token]))
 			}
 		}
@@ -89,7 +89,7 @@ func (r *parkedRelay) event(e *parking.Entry) *Event {
 	l, place := *e.Letter, deadletter.Place{Offset: e.Offset}
 	open := e.State == deadletter.Open
 	return &Event{
-		Where: InParking, Releasing: open && r.lot.Releases(e.Key), Dropping: open && e.Drop != 0, key: parkedKey{r.name, e.Key},
+		Where: InParking, Releasing: open && r.backlog.Releases(e.Key), Dropping: open && e.Drop != 0, key: parkedKey{r.name, e.Key},
 		Entry: &deadletter.Entry{Letter: l, State: e.State, Why: e.Why, Size: e.Size, First: place, Newest: place},
 	}
 }
@@ -141,7 +141,7 @@ func (t *Topics) request(selected []*Event, drop bool, why string) *request {
 		}
 	}
 	for key := range r.keys {
-		for _, e := range t.Parked.relays[key.relay].lot.Entries(key.Key) {
+		for _, e := range t.Parked.relays[key.relay].backlog.Entries(key.Key) {
 			if !drop {
 				r.events = append(r.events, requested{key, e.Token, e.Attempts})
 			}
@@ -156,14 +156,14 @@ func (r *request) records() (all []*cdc.Record) {
 	now := time.Now()
 	if !r.drop {
 		for key := range r.keys {
-			first := r.Parked.relays[key.relay].lot.Entries(key.Key)[0]
+			first := r.Parked.relays[key.relay].backlog.Entries(key.Key)[0]
 			all = append(all, parking.ReleaseRequest(r.Parked.Topic, key.relay, first, now))
 		}
 		return all
 	}
-	for _, of := range r.events {
-		if e := r.Parked.relays[of.relay].lot.Entry(of.token); e.Drop == 0 {
-			all = append(all, parking.DropRequest(r.Parked.Topic, of.relay, e, r.why, now))
+	for _, asked := range r.events {
+		if e := r.Parked.relays[asked.relay].backlog.Entry(asked.token); e.Drop == 0 {
+			all = append(all, parking.DropRequest(r.Parked.Topic, asked.relay, e, r.why, now))
 		}
 	}
 	return all
@@ -172,18 +172,18 @@ func (r *request) records() (all []*cdc.Record) {
 // result says what the topic has of the events now, and which relays have not dealt with theirs.
 func (r *request) result() (now Requested, relays map[string]bool) {
 	now, relays = Requested{Keys: len(r.keys), Events: len(r.events)}, map[string]bool{}
-	for _, of := range r.events {
-		has := r.Parked.relays[of.relay]
+	for _, asked := range r.events {
+		has := r.Parked.relays[asked.relay]
 		if has == nil {
 			now.Closed++
 			continue
 		}
-		e, closed := has.lot.Entry(of.token), has.closed[of.token]
+		e, closed := has.backlog.Entry(asked.token), has.closed[asked.token]
 		switch {
-		case e != nil && (r.drop || has.lot.Releases(of.Key)):
+		case e != nil && (r.drop || has.backlog.Releases(asked.Key)):
 			now.Waiting++
-			relays[of.relay] = true
-		case e != nil && e.Attempts > of.attempts:
+			relays[asked.relay] = true
+		case e != nil && e.Attempts > asked.attempts:
 			now.Refused++
 		case e != nil:
 			now.Parked++

@@ -114,7 +114,7 @@ func TestParkedKeysAreReleasedByTheRelay(t *testing.T) {
 	if got := w.states(); got != "e open 1, c open 2, d open 1, a released 1, b released 1, f dropped 1" {
 		t.Error(got)
 	}
-	if topics := w.open(); topics.Dead.Fold.Newest != "" || topics.Parked.relays["shop.walpost"].lot.Damaged > 0 {
+	if topics := w.open(); topics.Dead.Fold.Newest != "" || topics.Parked.relays["shop.walpost"].backlog.Damaged > 0 {
 		t.Errorf("%+v", topics.Dead.Fold)
 	}
 }

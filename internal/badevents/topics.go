@@ -237,15 +237,15 @@ type Filter struct {
 	All   bool
 }
 
-// of reports whether the filter takes an event of its relay.
-func (f *Filter) of(e *Event, own *Config) bool {
+// ofRelay reports whether the filter takes the events of the relay of e.
+func (f *Filter) ofRelay(e *Event, cfg *Config) bool {
 	switch {
 	case f.All:
 		return true
 	case f.Relay != "":
 		return e.IsOf(f.Relay, "")
 	}
-	return e.IsOf(own.Name, own.Database)
+	return e.IsOf(cfg.Name, cfg.Database)
 }
 
 func (f *Filter) selects(e *Event) bool {

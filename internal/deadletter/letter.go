@@ -147,33 +147,33 @@ func (l *Letter) Encode(topic string) (*cdc.Record, error) {
 	case l.Key == nil:
 		rec.Key, key = []byte(l.Token), keyIsNull
 	}
-	own := headers{{hToken, l.Token}, {hReason, string(l.Reason)}, {hError, clip(l.Error, maxError)}, {hTable, l.Table}, {hID, l.ID}}
+	meta := headers{{hToken, l.Token}, {hReason, string(l.Reason)}, {hError, clip(l.Error, maxError)}, {hTable, l.Table}, {hID, l.ID}}
 	if l.Commit != 0 {
-		own = append(own, header{hCommit, l.Commit.String()}, header{hRow, strconv.Itoa(l.Row)})
+		meta = append(meta, header{hCommit, l.Commit.String()}, header{hRow, strconv.Itoa(l.Row)})
 	}
-	own = append(own, header{hCommitTime, l.CommitTime.UTC().Format(time.RFC3339Nano)}, header{hTopic, l.Topic})
+	meta = append(meta, header{hCommitTime, l.CommitTime.UTC().Format(time.RFC3339Nano)}, header{hTopic, l.Topic})
 	if l.Partition >= 0 {
-		own = append(own, header{hPartition, strconv.Itoa(int(l.Partition))})
+		meta = append(meta, header{hPartition, strconv.Itoa(int(l.Partition))})
 	}
 	if l.Form() == FormRecord {
 		rec.Value, rec.Headers = l.Record.Value, slices.Clip(l.Record.Headers)
-		own = append(own, header{hTime, strconv.FormatInt(max(0, l.Record.Time.UnixMilli()), 10)})
+		meta = append(meta, header{hTime, strconv.FormatInt(max(0, l.Record.Time.UnixMilli()), 10)})
 	} else {
 		var err error
 		if rec.Value, err = encodeEvent(l.Event); err != nil {
 			return nil, err
 		}
 	}
-	own = append(own, header{hName, l.Name}, header{hDatabase, l.Database}, header{hSystemID, l.SystemID}, header{hTimeline, number(uint64(l.Timeline))},
+	meta = append(meta, header{hName, l.Name}, header{hDatabase, l.Database}, header{hSystemID, l.SystemID}, header{hTimeline, number(uint64(l.Timeline))},
 		header{hTableID, number(uint64(l.TableID))}, header{hFirst, number(uint64(l.First))})
-	own = append(own, header{hKey, key}, header{hAttempts, strconv.Itoa(max(l.Attempts, 1))}, header{hVersion, l.Version}, header{hForm, string(l.Form())})
-	rec.Headers = own.addTo(rec.Headers)
+	meta = append(meta, header{hKey, key}, header{hAttempts, strconv.Itoa(max(l.Attempts, 1))}, header{hVersion, l.Version}, header{hForm, string(l.Form())})
+	rec.Headers = meta.addTo(rec.Headers)
 	return rec, nil
 }
 
 // Encode returns the record of a mark. key and partition are those of the letter's record.
 func (m *Mark) Encode(topic string, key []byte, partition int32) *cdc.Record {
-	own := headers{
+	meta := headers{
 		{hMark, string(m.State)},
 		{hToken, m.Token},
 		{hWhy, m.Why},
@@ -183,7 +183,7 @@ func (m *Mark) Encode(topic string, key []byte, partition int32) *cdc.Record {
 		{hOffset, number(uint64(m.Offset))},
 	}
 	return &cdc.Record{
-		Topic: topic, Partition: partition, Key: key, Value: []byte(strings.Join(m.Tokens, "\n")), Headers: own.addTo(nil),
+		Topic: topic, Partition: partition, Key: key, Value: []byte(strings.Join(m.Tokens, "\n")), Headers: meta.addTo(nil),
 		Time: m.Time.Truncate(time.Millisecond), Committed: m.Time, EventID: m.Token,
 	}
 }
@@ -194,12 +194,12 @@ var ErrForeign = errors.New("the record is not a dead letter of walpost")
 // Decode reads a record of the dead letter topic, which is a letter or a mark. They share the
 // record's bytes.
 func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
-	own, original, ok := split(rec.Headers)
+	meta, original, ok := split(rec.Headers)
 	if !ok {
 		return nil, nil, ErrForeign
 	}
-	r := reader{own: own}
-	if state, is := own.get(hMark); is {
+	r := reader{meta: meta}
+	if state, ok := meta.get(hMark); ok {
 		m := &Mark{
 			Token: r.text(hToken), State: State(state), Why: r.text(hWhy), Time: r.time(hMarkTime),
 			Name: r.text(hName), Table: r.text(hTable), Key: rec.Key, Offset: r.number(hOffset, 0, math.MaxInt64),
@@ -222,12 +222,12 @@ func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 		Name: r.text(hName), Database: r.text(hDatabase), SystemID: r.text(hSystemID), Timeline: uint32(r.number(hTimeline, 0, math.MaxUint32)),
 		TableID: uint32(r.number(hTableID, 0, math.MaxUint32)), First: r.number(hFirst, 0, math.MaxInt64),
 	}
-	if text, is := own.get(hCommit); is {
+	if text, ok := meta.get(hCommit); ok {
 		var err error
 		l.Commit, err = cdc.ParsePosition(text)
 		r.fail(hCommit, err)
 	}
-	switch text, _ := own.get(hKey); text {
+	switch text, _ := meta.get(hKey); text {
 	case "":
 	case keyIsNull:
 		l.Key = nil
@@ -282,7 +282,7 @@ func (hs headers) addTo(to []cdc.Header) []cdc.Header {
 }
 
 // split parts walpost's own headers from the record's. It reports whether there are any.
-func split(all []kgo.RecordHeader) (own headers, original []cdc.Header, ok bool) {
+func split(all []kgo.RecordHeader) (meta headers, original []cdc.Header, ok bool) {
 	if len(all) == 0 || all[len(all)-1].Key != hCount {
 		return nil, nil, false
 	}
@@ -295,12 +295,12 @@ func split(all []kgo.RecordHeader) (own headers, original []cdc.Header, ok bool)
 		if !strings.HasPrefix(h.Key, prefix) {
 			return nil, nil, false
 		}
-		own = append(own, header{h.Key, string(h.Value)})
+		meta = append(meta, header{h.Key, string(h.Value)})
 	}
 	for _, h := range all[:at] {
 		original = append(original, cdc.Header{Key: h.Key, Value: h.Value})
 	}
-	return own, original, true
+	return meta, original, true
 }
 
 func (hs headers) get(key string) (value string, ok bool) {
@@ -313,8 +313,8 @@ func (hs headers) get(key string) (value string, ok bool) {
 
 // A reader reads headers and keeps the first error.
 type reader struct {
-	own headers
-	err error
+	meta headers
+	err  error
 }
 
 func (r *reader) fail(what string, err error) {
@@ -324,13 +324,13 @@ func (r *reader) fail(what string, err error) {
 }
 
 func (r *reader) text(key string) string {
-	text, _ := r.own.get(key)
+	text, _ := r.meta.get(key)
 	return text
 }
 
 // number reads a number from 0 to limit.
 func (r *reader) number(key string, missing, limit int64) int64 {
-	text, ok := r.own.get(key)
+	text, ok := r.meta.get(key)
 	if !ok {
 		return missing
 	}

@@ -35,7 +35,7 @@ func SameTopic(a, b string) bool { return a == b || a == "" || b == "" }
 
 // Judge compares the topic with the anchor of the checkpoint, nil for none, and returns the offset to
 // read from. The error is a *Lost. If its Loss is Truncated, the topic may say itself that the records
-// are not needed: see Lot.Needed.
+// are not needed: see Backlog.Needed.
 func Judge(topic string, anchor *cdc.Anchor, now cdc.LogState) (from int64, err error) {
 	if anchor == nil {
 		return now.Start, nil

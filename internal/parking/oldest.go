@@ -13,8 +13,8 @@ type Parked struct {
 }
 
 // Oldest returns up to n keys that are parked. The key that waits for the oldest event comes first.
-func (l *Lot) Oldest(n int) (oldest []Parked) {
-	for key, line := range l.lines {
+func (b *Backlog) Oldest(n int) (oldest []Parked) {
+	for key, line := range b.lines {
 		first := line.entries[0]
 		at, _ := slices.BinarySearchFunc(oldest, first, func(p Parked, e *Entry) int { return p.First.CommitTime.Compare(e.CommitTime) })
 		if at == n {

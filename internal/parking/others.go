@@ -13,7 +13,7 @@ type Others struct {
 	SystemID, Database string
 	Tables             []string
 
-	lots map[string]*Lot // by the name of the other relay
+	backlogs map[string]*Backlog // by the name of the other relay
 }
 
 // Add takes the next record of the topic.
@@ -29,13 +29,13 @@ func (o *Others) Add(it Item) {
 	if name == "" || name == o.Name {
 		return
 	}
-	if o.lots == nil {
-		o.lots = map[string]*Lot{}
+	if o.backlogs == nil {
+		o.backlogs = map[string]*Backlog{}
 	}
-	if o.lots[name] == nil {
-		o.lots[name] = New(name)
+	if o.backlogs[name] == nil {
+		o.backlogs[name] = New(name)
 	}
-	o.lots[name].Add(it)
+	o.backlogs[name].Add(it)
 }
 
 // A Stranger is another relay that has parked keys.
@@ -49,8 +49,8 @@ func (o *Others) Strangers() (found []Stranger) {
 	if o == nil {
 		return nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(o.lots)) {
-		if c := o.lots[name].Counts(); c.Events > 0 {
+	for _, name := range slices.Sorted(maps.Keys(o.backlogs)) {
+		if c := o.backlogs[name].Counts(); c.Events > 0 {
 			found = append(found, Stranger{name, c})
 		}
 	}

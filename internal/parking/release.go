@@ -16,23 +16,23 @@ const scan = 250
 
 // Next picks the events to deliver next: of keys that are not busy, the first open events, in order. Of a
 // key, it takes none from the first event on that is not to be released or not ready. The keys take turns.
-func (l *Lot) Next(busy func(Key) bool, ready func(*Entry) bool, most Bounds) map[Key][]*Entry {
+func (b *Backlog) Next(busy func(Key) bool, ready func(*Entry) bool, most Bounds) map[Key][]*Entry {
 	out := map[Key][]*Entry{}
 	events, bytes := 0, 0
-	for range min(scan, len(l.queue)) {
+	for range min(scan, len(b.queue)) {
 		if events >= most.Events || bytes >= most.Bytes {
 			break
 		}
-		key := l.queue[0]
-		l.queue = l.queue[1:]
-		line := l.lines[key]
+		key := b.queue[0]
+		b.queue = b.queue[1:]
+		line := b.lines[key]
 		if line == nil || !line.releases(line.entries[0]) {
 			if line != nil {
 				line.queued = false
 			}
 			continue
 		}
-		l.queue = append(l.queue, key)
+		b.queue = append(b.queue, key)
 		if busy(key) {
 			continue
 		}
@@ -52,9 +52,9 @@ func (l *Lot) Next(busy func(Key) bool, ready func(*Entry) bool, most Bounds) ma
 }
 
 // ToDrop returns up to n open events whose drop was asked for and that are of no busy key.
-func (l *Lot) ToDrop(busy func(Key) bool, n int) (found []*Entry) {
-	l.drops = slices.DeleteFunc(l.drops, func(e *Entry) bool { return e.State != deadletter.Open || e.Drop == 0 })
-	for _, e := range l.drops {
+func (b *Backlog) ToDrop(busy func(Key) bool, n int) (found []*Entry) {
+	b.drops = slices.DeleteFunc(b.drops, func(e *Entry) bool { return e.State != deadletter.Open || e.Drop == 0 })
+	for _, e := range b.drops {
 		if len(found) < n && e.Offset != Unwritten && !busy(e.Key) {
 			found = append(found, e)
 		}

@@ -27,9 +27,9 @@ func (n *Names) Halt(commit cdc.Position, row int, table *cdc.Relation, id strin
 	return h
 }
 
-// Gives reports whether the source can give the event of h. It cannot if h is of another server, of a part of its
+// Readable reports whether the source can read the event of h again. It cannot if h is of another server, of a part of its
 // history that the server does not have, or of another slot, or if only one of the two sources polls.
-func (n *Names) Gives(h *checkpoint.Halt) bool {
+func (n *Names) Readable(h *checkpoint.Halt) bool {
 	return h.SystemID == n.Found.SystemID && h.Timeline == n.Timeline(h.Commit) && h.Database == n.Found.Database && h.Slot == n.Found.Slot
 }
 

@@ -63,14 +63,14 @@ type Sink interface {
 // A Releaser releases keys. All its methods are called by the relay's loop. Its exported fields are
 // set once, but Sent, Writing and Pausing, which only the Releaser sets.
 type Releaser struct {
-	Lot    *parking.Lot
-	Topic  Topic
-	Sink   Sink
-	Route  func(*cdc.Event, *cdc.Record) (bool, error)
-	Beside func(work func(context.Context) (report func())) // runs work beside the loop
-	Note   func(error)                                      // an error that is waited out
-	Works  func() bool                                      // this process holds the slot, and reads
-	Log    zerolog.Logger
+	Backlog *parking.Backlog
+	Topic   Topic
+	Sink    Sink
+	Route   func(*cdc.Event, *cdc.Record) (bool, error)
+	Beside  func(work func(context.Context) (report func())) // runs work beside the loop
+	Note    func(error)                                      // an error that is waited out
+	Works   func() bool                                      // this process holds the slot, and reads
+	Log     zerolog.Logger
 
 	TopicName, Name, Version string
 
@@ -84,7 +84,7 @@ type Releaser struct {
 	resting  map[parking.Key]time.Time // keys whose topic takes nothing
 	sent     map[uint64]*released      // what is sent and not acknowledged, by Ticket.Tx
 	fetching bool
-	lots     int       // how often Lot was replaced
+	resets   int       // how often Backlog was replaced
 	fetchAt  time.Time // no fetch before
 	failed   error     // of the newest fetch
 	missing  recent.Edge
@@ -123,29 +123,29 @@ type sentEvent struct {
 
 // A released is a record of a round, or a record for the topic of parked events.
 type released struct {
-	of     *round             // nil for what is of no round
+	round  *round             // nil for what is of no round
 	letter *deadletter.Letter // of a delivered event
 	nth    int                // of that event
 	done   func()             // what follows, nil for nothing
 }
 
-// Reset begins anew with lot, because another process may have held the slot: what this one has sent
+// Reset begins anew with backlog, because another process may have held the slot: what this one has sent
 // and not written down is not its business any more.
-func (p *Releaser) Reset(lot *parking.Lot) {
+func (p *Releaser) Reset(backlog *parking.Backlog) {
 	for _, r := range p.rounds {
 		for topic := range r.topics {
-			p.Sink.TakeBack(topic, p.isOf(r))
+			p.Sink.TakeBack(topic, p.inRound(r))
 		}
 	}
 	for tx, what := range p.sent {
 		if what.letter == nil { // a record of the topic, which is fenced
 			delete(p.sent, tx)
 		} else {
-			what.of.void = true
+			what.round.void = true
 		}
 	}
 	p.Writing = 0
-	p.Lot, p.fetching, p.lots = lot, false, p.lots+1
+	p.Backlog, p.fetching, p.resets = backlog, false, p.resets+1
 	p.rounds, p.dropping, p.resting, p.slow = nil, nil, nil, nil
 }
 
@@ -174,8 +174,8 @@ func (p *Releaser) ticket(rec *cdc.Record, what *released) cdc.Ticket {
 	}
 	p.Sent++
 	p.sent[p.Sent] = what
-	if what.of != nil {
-		what.of.left++
+	if what.round != nil {
+		what.round.left++
 	}
 	return cdc.Ticket{Tx: p.Sent, Size: uint32(rec.Size())}
 }
@@ -197,7 +197,7 @@ func (p *Releaser) Advance(now Now) {
 // drop gives up the events that an operator asked for, but none of a round.
 func (p *Releaser) drop() {
 	busy := func(key parking.Key) bool { return p.rounds[key] != nil || p.dropping[key] || p.fetching }
-	for _, e := range p.Lot.ToDrop(busy, dropAtOnce) {
+	for _, e := range p.Backlog.ToDrop(busy, dropAtOnce) {
 		if p.dropping[e.Key] {
 			continue // another event of the key is being dropped: one result after the other
 		}
@@ -221,7 +221,7 @@ func (p *Releaser) begin() {
 		_, rests := p.resting[key]
 		return rests || p.rounds[key] != nil || p.dropping[key]
 	}
-	if next := p.Lot.Next(busy, p.now.Ready, parking.Bounds{Events: min(room, roundEvents), Bytes: roundBytes}); len(next) > 0 {
+	if next := p.Backlog.Next(busy, p.now.Ready, parking.Bounds{Events: min(room, roundEvents), Bytes: roundBytes}); len(next) > 0 {
 		p.fetch(next)
 	}
 }
@@ -238,15 +238,15 @@ func (p *Releaser) unstick(r *round) {
 	}
 	p.resting[r.key] = p.now.Time.Add(stuckRest)
 	for topic := range r.topics {
-		p.Sink.TakeBack(topic, p.isOf(r))
+		p.Sink.TakeBack(topic, p.inRound(r))
 	}
 }
 
-// isOf tells the records of a round to the sink.
-func (p *Releaser) isOf(r *round) func([]byte, *cdc.Ticket) bool {
+// inRound tells the records of a round to the sink.
+func (p *Releaser) inRound(r *round) func([]byte, *cdc.Ticket) bool {
 	return func(_ []byte, t *cdc.Ticket) bool {
 		other := p.sent[t.Tx]
-		return other != nil && other.of == r && other.letter != nil
+		return other != nil && other.round == r && other.letter != nil
 	}
 }
 
@@ -255,7 +255,7 @@ func (p *Releaser) isOf(r *round) func([]byte, *cdc.Ticket) bool {
 func (p *Releaser) pause() {
 	now := p.now.Time
 	for key := range p.slow {
-		if !p.Lot.Releases(key) {
+		if !p.Backlog.Releases(key) {
 			delete(p.slow, key)
 		}
 	}
@@ -300,7 +300,7 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 		}
 	}
 	p.fetching = true
-	lots := p.lots
+	resets := p.resets
 	type piece struct {
 		first, last int64
 		wanted      map[int64]bool
@@ -334,7 +334,7 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 			}
 		}
 		return func() {
-			if lots == p.lots {
+			if resets == p.resets {
 				p.fetched(next, letters, err)
 			}
 		}
@@ -398,21 +398,21 @@ func (p *Releaser) deliver(r *round, e *parking.Entry, letter *deadletter.Letter
 	isOrigin := func(h cdc.Header) bool { return h.Key == OriginHeader }
 	rec.Headers = append(slices.DeleteFunc(slices.Clone(rec.Headers), isOrigin), cdc.Header{Key: OriginHeader, Value: []byte(Origin)})
 	r.topics[rec.Topic] = true
-	p.Sink.Send(rec, p.ticket(rec, &released{of: r, letter: letter, nth: len(r.sent) - 1}))
+	p.Sink.Send(rec, p.ticket(rec, &released{round: r, letter: letter, nth: len(r.sent) - 1}))
 	return true
 }
 
 // again writes a letter for an event that cannot be delivered yet. The key stays parked, and nobody
 // tries again before an operator asks for it.
 func (p *Releaser) again(r *round, letter *deadletter.Letter, reason cdc.Reason, cause error) {
-	switch e := p.Lot.Entry(letter.Token); {
+	switch e := p.Backlog.Entry(letter.Token); {
 	case r.void || e == nil:
 		return
 	case e.Drop != 0: // so it is dropped once the round is over
 		return
 	}
 	next := *letter
-	next.First = p.Lot.Entry(letter.Token).First
+	next.First = p.Backlog.Entry(letter.Token).First
 	next.Reason, next.Attempts, next.Version = reason, letter.Attempts+1, p.Version
 	next.Error = (&badevent.Event{Err: cause}).Reason()
 	rec, err := next.Encode(p.TopicName)
@@ -420,7 +420,7 @@ func (p *Releaser) again(r *round, letter *deadletter.Letter, reason cdc.Reason,
 		p.Note(err)
 		return
 	}
-	p.append(rec, &released{of: r})
+	p.append(rec, &released{round: r})
 	p.Log.Error().Str("token", next.Token).Str("id", next.ID).Str("table", next.Table).Str("reason", string(reason)).Int("attempts", next.Attempts).
 		Str("err", next.Error).Msg("a parked event still cannot be delivered: its key stays parked")
 }
@@ -428,14 +428,14 @@ func (p *Releaser) again(r *round, letter *deadletter.Letter, reason cdc.Reason,
 // Delivered takes the end of a record that the sink has. The record is of a round.
 func (p *Releaser) Delivered(a *cdc.Ack) error {
 	what := p.take(a.Ticket)
-	r := what.of
+	r := what.round
 	var refusal *cdc.Refusal
 	switch {
 	case a.Err == nil:
 		r.sent[what.nth].arrived, r.moved = true, p.now.Time
 	case errors.As(a.Err, &refusal):
 		p.again(r, what.letter, refusal.Reason, a.Err)
-		p.Sink.PassOver(a.Topic, p.isOf(r))
+		p.Sink.PassOver(a.Topic, p.inRound(r))
 	case !errors.Is(a.Err, cdc.ErrTakenBack):
 		return fmt.Errorf("deliver parked event %s: %w", a.EventID, a.Err)
 	}
@@ -443,7 +443,7 @@ func (p *Releaser) Delivered(a *cdc.Ack) error {
 	return nil
 }
 
-// Written takes the end of a record of the topic, once the Lot has it.
+// Written takes the end of a record of the topic, once the Backlog has it.
 func (p *Releaser) Written(ticket cdc.Ticket) {
 	what := p.take(ticket)
 	if what == nil { // of a time before Reset
@@ -453,8 +453,8 @@ func (p *Releaser) Written(ticket cdc.Ticket) {
 	if what.done != nil {
 		what.done()
 	}
-	if what.of != nil {
-		p.ended(what.of)
+	if what.round != nil {
+		p.ended(what.round)
 	}
 }
 
@@ -485,14 +485,14 @@ func (p *Releaser) ended(r *round) {
 	done := r.delivered()
 	if !r.marked && len(done) > 0 {
 		r.marked = true
-		p.append(parking.ReleasedMark(p.TopicName, p.Name, done, p.now.Time), &released{of: r})
+		p.append(parking.ReleasedMark(p.TopicName, p.Name, done, p.now.Time), &released{round: r})
 		return
 	}
 	delete(p.rounds, r.key)
-	switch left := len(p.Lot.Entries(r.key)); {
+	switch left := len(p.Backlog.Entries(r.key)); {
 	case left == 0:
 		p.Log.Info().Str("table", r.key.Table).Str("key", r.key.Key).Msg("a parked key is released")
-	case len(done) == len(r.sent) && left <= lastEvents && p.Lot.Releases(r.key):
+	case len(done) == len(r.sent) && left <= lastEvents && p.Backlog.Releases(r.key):
 		if p.slow == nil {
 			p.slow = map[parking.Key]bool{}
 		}

@@ -46,7 +46,7 @@ func encoded(l *deadletter.Letter) *cdc.Record {
 
 // A world is a topic that grows as a relay and its operators write it.
 type world struct {
-	lot     *Lot // of the relay
+	backlog *Backlog // of the relay
 	records []*kgo.Record
 	place   cdc.Position
 	n       int
@@ -66,12 +66,12 @@ type event struct {
 }
 
 func newWorld() *world {
-	return &world{lot: New("shop"), place: 100, keys: []Key{{"public.outbox", "a"}, {"public.outbox", ""}, {"public.outbox", "c"}}}
+	return &world{backlog: New("shop"), place: 100, keys: []Key{{"public.outbox", "a"}, {"public.outbox", ""}, {"public.outbox", "c"}}}
 }
 
 func (w *world) land(rec *cdc.Record) {
 	w.records = append(w.records, stored(rec, int64(len(w.records))))
-	w.lot.Add(Read(w.records[len(w.records)-1]))
+	w.backlog.Add(Read(w.records[len(w.records)-1]))
 }
 
 // line is the model's events of a key, in the order of the stream.
@@ -93,7 +93,7 @@ func (w *world) close(which ...*event) {
 func (w *world) step(rng *rand.Rand, requested map[Key]int) {
 	key := w.keys[rng.IntN(len(w.keys))]
 	line := w.line(key)
-	entries := w.lot.Entries(key)
+	entries := w.backlog.Entries(key)
 	offset := len(w.records)
 	switch k := rng.IntN(20); {
 	case k < 9 || len(line) == 0:
@@ -122,7 +122,7 @@ func (w *world) step(rng *rand.Rand, requested map[Key]int) {
 		i := rng.IntN(len(line))
 		w.close(line[i])
 		w.land(DroppedMark(topic, "shop", entries[i], began))
-		w.lot.Forget(func(*Entry) bool { return rng.IntN(2) == 0 })
+		w.backlog.Forget(func(*Entry) bool { return rng.IntN(2) == 0 })
 	case k < 19:
 		var done []*event
 		var delivered []*Entry
@@ -152,7 +152,7 @@ func (w *world) want(key Key, requested map[Key]int) string {
 	return b.String()
 }
 
-func textOf(l *Lot, key Key) string {
+func textOf(l *Backlog, key Key) string {
 	var b strings.Builder
 	for _, e := range l.Entries(key) {
 		fmt.Fprintf(&b, "%s*%d@%d drop %t, ", e.Token, e.Attempts, e.Offset, e.Drop != 0)
@@ -161,21 +161,21 @@ func textOf(l *Lot, key Key) string {
 	return b.String()
 }
 
-// A Lot is what the topic says, whether it was read from the beginning or from the anchor of a
+// A Backlog is what the topic says, whether it was read from the beginning or from the anchor of a
 // checkpoint, and also if some records are added twice.
-func TestALotIsWhatTheTopicSays(t *testing.T) {
+func TestABacklogIsWhatTheTopicSays(t *testing.T) {
 	for seed := range uint64(short.Pick(400, 20)) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w, requested := newWorld(), map[Key]int{}
 		anchor := int64(0)
 		for n := range 150 {
 			w.step(rng, requested)
-			at := w.lot.Anchor(int64(len(w.records)))
+			at := w.backlog.Anchor(int64(len(w.records)))
 			if at < anchor {
 				t.Fatalf("seed %d: the anchor goes back from %d to %d", seed, anchor, at)
 			}
 			anchor = at
-			lots := map[string]*Lot{"of the relay": w.lot}
+			backlogs := map[string]*Backlog{"of the relay": w.backlog}
 			if n%15 == 0 {
 				again, whole := New("shop"), History("shop", func(*Entry) {})
 				for _, rec := range w.records {
@@ -184,16 +184,16 @@ func TestALotIsWhatTheTopicSays(t *testing.T) {
 					}
 					whole.Add(Read(rec))
 				}
-				lots["from the anchor"], lots["of a command"] = again, whole
+				backlogs["from the anchor"], backlogs["of a command"] = again, whole
 			}
-			for what, lot := range lots {
+			for what, backlog := range backlogs {
 				for _, key := range w.keys {
-					if got, want := textOf(lot, key), w.want(key, requested); got != want {
-						t.Fatalf("seed %d, record %d, the lot %s of %s:\n%s\nwant %s", seed, n, what, key, got, want)
+					if got, want := textOf(backlog, key), w.want(key, requested); got != want {
+						t.Fatalf("seed %d, record %d, the backlog %s of %s:\n%s\nwant %s", seed, n, what, key, got, want)
 					}
 				}
-				if got := lot.Counts().Events; got != len(w.model) || lot.Problem != nil || lot.Foreign > 0 {
-					t.Fatalf("seed %d: %d events, want %d; %v", seed, got, len(w.model), lot.Problem)
+				if got := backlog.Counts().Events; got != len(w.model) || backlog.Problem != nil || backlog.Foreign > 0 {
+					t.Fatalf("seed %d: %d events, want %d; %v", seed, got, len(w.model), backlog.Problem)
 				}
 			}
 		}
@@ -312,9 +312,9 @@ func TestNextTakesTheFirstEventsInOrder(t *testing.T) {
 		}
 		limit, busy, most := w.place-cdc.Position(rng.IntN(500)), w.keys[rng.IntN(3)], Bounds{1 + rng.IntN(20), 1 + rng.IntN(10_000)}
 		taken := 0
-		for key, es := range w.lot.Next(func(k Key) bool { return k == busy }, func(e *Entry) bool { return e.Commit < limit }, most) {
+		for key, es := range w.backlog.Next(func(k Key) bool { return k == busy }, func(e *Entry) bool { return e.Commit < limit }, most) {
 			taken += len(es)
-			if key == busy || len(es) == 0 || !slices.Equal(es, w.lot.Entries(key)[:len(es)]) {
+			if key == busy || len(es) == 0 || !slices.Equal(es, w.backlog.Entries(key)[:len(es)]) {
 				t.Fatalf("seed %d: %s: %+v", seed, key, es)
 			}
 			for _, e := range es {

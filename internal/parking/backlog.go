@@ -3,7 +3,7 @@
 // wait behind that event, until an operator has the key released or drops the events.
 //
 // The relay that holds the slot is the only writer of letters and results, because Kafka fences every
-// other one. Commands write requests, which the relay carries out. So a Lot is the same for the relay,
+// other one. Commands write requests, which the relay carries out. So a Backlog is the same for the relay,
 // which adds what the brokers have acknowledged, and for a command, which reads the topic.
 //
 // The package is pure: it knows neither clients nor clocks. The records are those of
@@ -64,12 +64,12 @@ type Entry struct {
 	// Drop is the offset of a request to drop the event, with its reason in Why; 0 for none.
 	Drop int64
 
-	Letter *deadletter.Letter // the newest one, without what it holds; nil unless the Lot keeps letters
+	Letter *deadletter.Letter // the newest one, without what it holds; nil unless the Backlog keeps letters
 }
 
-// A Lot is what is parked of one relay. Records are added in the order of the topic, and adding one
-// again changes nothing. A Lot belongs to one goroutine.
-type Lot struct {
+// A Backlog is what is parked of one relay. Records are added in the order of the topic, and adding one
+// again changes nothing. A Backlog belongs to one goroutine.
+type Backlog struct {
 	// Foreign counts records that are not walpost's. Damaged counts those that are, and that cannot
 	// be read; Problem is the first error.
 	Foreign, Damaged int
@@ -97,7 +97,7 @@ type tableID struct {
 	oid    uint32
 }
 
-// A line is the open events of one key, in order. A Lot has no empty line.
+// A line is the open events of one key, in order. A Backlog has no empty line.
 type line struct {
 	entries []*Entry
 	asked   int64 // offset of the newest request to release the key
@@ -114,18 +114,18 @@ type hold struct {
 	entry  *Entry
 }
 
-func (l *Lot) needed(h hold) bool {
-	return h.offset == h.entry.Offset && (h.entry.State == deadletter.Open || l.gone[h.entry.Token] == h.entry)
+func (b *Backlog) needed(h hold) bool {
+	return h.offset == h.entry.Offset && (h.entry.State == deadletter.Open || b.gone[h.entry.Token] == h.entry)
 }
 
-// New returns the Lot of a relay, of a topic without records.
-func New(name string) *Lot {
-	return &Lot{name: name, lines: map[Key]*line{}, tokens: map[string]*Entry{}, tables: map[tableID]string{}, gone: map[string]*Entry{}}
+// New returns the Backlog of a relay, of a topic without records.
+func New(name string) *Backlog {
+	return &Backlog{name: name, lines: map[Key]*line{}, tokens: map[string]*Entry{}, tables: map[tableID]string{}, gone: map[string]*Entry{}}
 }
 
-// History returns a Lot for a command: it keeps the newest letter of each entry, and closed gets
+// History returns a Backlog for a command: it keeps the newest letter of each entry, and closed gets
 // each event that was released or dropped.
-func History(name string, closed func(*Entry)) *Lot {
+func History(name string, closed func(*Entry)) *Backlog {
 	l := New(name)
 	l.closed = closed
 	return l
@@ -177,82 +177,82 @@ func Written(rec *cdc.Record, offset int64) Item {
 }
 
 // Add takes the next record of the topic, or one that was added before.
-func (l *Lot) Add(it Item) {
+func (b *Backlog) Add(it Item) {
 	switch {
 	case errors.Is(it.err, deadletter.ErrForeign):
-		l.Foreign++
+		b.Foreign++
 	case it.err != nil:
-		l.Damaged++
-		if l.Problem == nil {
-			l.Problem = fmt.Errorf("offset %d: %w", it.Offset, it.err)
+		b.Damaged++
+		if b.Problem == nil {
+			b.Problem = fmt.Errorf("offset %d: %w", it.Offset, it.err)
 		}
-	case it.Mark != nil && it.Mark.Name == l.name:
-		l.mark(it.Mark, it.Offset)
-	case it.Letter != nil && it.Letter.Name == l.name:
-		l.letter(it)
+	case it.Mark != nil && it.Mark.Name == b.name:
+		b.mark(it.Mark, it.Offset)
+	case it.Letter != nil && it.Letter.Name == b.name:
+		b.letter(it)
 	}
 }
 
-func (l *Lot) letter(it Item) {
-	is := it.Letter
-	e := l.tokens[is.Token]
+func (b *Backlog) letter(it Item) {
+	letter := it.Letter
+	e := b.tokens[letter.Token]
 	switch {
-	case l.gone[is.Token] != nil:
+	case b.gone[letter.Token] != nil:
 		return
 	case e == nil:
-		e = l.insert(is, it.Offset)
-	case is.Attempts < e.Attempts || is.Attempts == e.Attempts && e.Offset != Unwritten:
+		e = b.insert(letter, it.Offset)
+	case letter.Attempts < e.Attempts || letter.Attempts == e.Attempts && e.Offset != Unwritten:
 		return
-	case is.Attempts > e.Attempts:
+	case letter.Attempts > e.Attempts:
 		e.Drop = 0 // the request was about an earlier letter
 	}
 	if e.Offset == Unwritten {
-		l.expected--
-		if e.First = is.First; is.Attempts == 1 {
+		b.expected--
+		if e.First = letter.First; letter.Attempts == 1 {
 			e.First = it.Offset
 		}
 	}
-	e.Attempts, e.Offset, e.Size, e.Reason = is.Attempts, it.Offset, it.size, is.Reason
-	l.hold(hold{it.Offset, e})
-	l.enqueue(e.Key, l.lines[e.Key])
-	if l.closed != nil {
-		e.Letter = is
+	e.Attempts, e.Offset, e.Size, e.Reason = letter.Attempts, it.Offset, it.size, letter.Reason
+	b.hold(hold{it.Offset, e})
+	b.enqueue(e.Key, b.lines[e.Key])
+	if b.closed != nil {
+		e.Letter = letter
 	}
 }
 
 // Expect notes that the relay sends a letter. Its event is parked from now on.
-func (l *Lot) Expect(letter *deadletter.Letter) {
-	if l.tokens[letter.Token] == nil {
-		l.insert(letter, math.MaxInt64)
+func (b *Backlog) Expect(letter *deadletter.Letter) {
+	if b.tokens[letter.Token] == nil {
+		b.insert(letter, math.MaxInt64)
 	}
 }
 
 // insert makes the entry of a letter, at its place in the line of its key.
-func (l *Lot) insert(is *deadletter.Letter, offset int64) *Entry {
+func (b *Backlog) insert(letter *deadletter.Letter, offset int64) *Entry {
 	first := offset
-	if is.Attempts > 1 {
-		first = is.First
+	if letter.Attempts > 1 {
+		first = letter.First
 	}
-	table := l.Table(is.SystemID, is.TableID, is.Table)
-	if is.TableID != 0 {
-		l.tables[tableID{is.SystemID, is.TableID}] = table
+	table := b.Table(letter.SystemID, letter.TableID, letter.Table)
+	if letter.TableID != 0 {
+		b.tables[tableID{letter.SystemID, letter.TableID}] = table
 	}
 	e := &Entry{
-		Token: is.Token, Key: Key{table, string(is.Key)}, Place: Place{is.Timeline, is.Commit, is.Row}, SystemID: is.SystemID, ID: is.ID,
-		Reason: is.Reason, CommitTime: is.CommitTime, Attempts: max(is.Attempts, 1), First: first, Offset: Unwritten, State: deadletter.Open,
+		Token: letter.Token, Key: Key{table, string(letter.Key)}, Place: Place{letter.Timeline, letter.Commit, letter.Row}, SystemID: letter.SystemID, ID: letter.ID,
+		Reason: letter.Reason, CommitTime: letter.CommitTime, Attempts: max(letter.Attempts, 1), First: first, Offset: Unwritten, State: deadletter.Open,
 	}
-	l.tokens[e.Token] = e
-	l.expected++
-	of := l.lines[e.Key]
-	if of == nil {
-		of = &line{}
-		l.lines[e.Key] = of
+	b.tokens[e.Token] = e
+	b.expected++
+	keyLine := b.lines[e.Key]
+	if keyLine == nil {
+		keyLine = &line{}
+		b.lines[e.Key] = keyLine
 	}
-	at := len(of.entries)
-	for at > 0 && e.precedes(of.entries[at-1]) {
+	at := len(keyLine.entries)
+	for at > 0 && e.precedes(keyLine.entries[at-1]) {
 		at--
 	}
-	of.entries = slices.Insert(of.entries, at, e)
+	keyLine.entries = slices.Insert(keyLine.entries, at, e)
 	return e
 }
 
@@ -268,51 +268,51 @@ func (e *Entry) precedes(o *Entry) bool {
 
 // Table is the name under which a Key has a table. A table that was renamed while something is parked
 // keeps the name that it had, and a table that took the place of another one has its name.
-func (l *Lot) Table(system string, oid uint32, name string) string {
-	if known, ok := l.tables[tableID{system, oid}]; ok && oid != 0 {
+func (b *Backlog) Table(system string, oid uint32, name string) string {
+	if known, ok := b.tables[tableID{system, oid}]; ok && oid != 0 {
 		return known
 	}
 	return name
 }
 
-func (l *Lot) mark(m *deadletter.Mark, offset int64) {
-	e := l.tokens[m.Token]
+func (b *Backlog) mark(m *deadletter.Mark, offset int64) {
+	e := b.tokens[m.Token]
 	switch m.State {
 	case deadletter.Trimmed:
-		l.Needed = max(l.Needed, m.Offset)
+		b.Needed = max(b.Needed, m.Offset)
 	case deadletter.Release:
 		key := Key{m.Table, string(m.Key)}
 		if e != nil {
 			key = e.Key
 		}
-		if line := l.lines[key]; line != nil {
+		if line := b.lines[key]; line != nil {
 			line.asked = max(line.asked, offset)
-			l.enqueue(key, line)
+			b.enqueue(key, line)
 		}
 	case deadletter.Drop:
 		if e != nil && e.before(offset) && e.Drop == 0 {
 			e.Drop, e.Why = offset, m.Why
-			l.drops = append(l.drops, e)
+			b.drops = append(b.drops, e)
 		}
 	case deadletter.Dropped:
 		if e != nil && e.before(offset) {
 			e.Why = m.Why
-			l.remove(e.Key, func(o *Entry) bool { return o == e }, deadletter.Dropped)
-			if l.closed == nil {
-				l.gone[e.Token] = e
+			b.remove(e.Key, func(o *Entry) bool { return o == e }, deadletter.Dropped)
+			if b.closed == nil {
+				b.gone[e.Token] = e
 			}
 		}
 	case deadletter.Released:
 		// Not all of them need be known: a reading can begin behind the letters of some.
 		done := map[*Entry]bool{}
 		for _, token := range m.Tokens {
-			if e := l.tokens[token]; e != nil && e.before(offset) {
+			if e := b.tokens[token]; e != nil && e.before(offset) {
 				done[e] = true
 			}
 		}
 		for e := range done {
 			if e.State == deadletter.Open {
-				l.remove(e.Key, func(o *Entry) bool { return done[o] }, deadletter.Released)
+				b.remove(e.Key, func(o *Entry) bool { return done[o] }, deadletter.Released)
 			}
 		}
 	default: // of a dead letter topic
@@ -324,67 +324,67 @@ func (l *Lot) mark(m *deadletter.Mark, offset int64) {
 func (e *Entry) before(offset int64) bool { return e.Offset != Unwritten && e.Offset < offset }
 
 // remove closes entries of a key.
-func (l *Lot) remove(key Key, which func(*Entry) bool, state deadletter.State) {
-	line := l.lines[key]
+func (b *Backlog) remove(key Key, which func(*Entry) bool, state deadletter.State) {
+	line := b.lines[key]
 	line.entries = slices.DeleteFunc(line.entries, func(e *Entry) bool {
 		if !which(e) {
 			return false
 		}
 		e.State = state
 		if e.Offset == Unwritten {
-			l.expected--
+			b.expected--
 		}
-		delete(l.tokens, e.Token)
-		if l.closed != nil {
-			l.closed(e)
+		delete(b.tokens, e.Token)
+		if b.closed != nil {
+			b.closed(e)
 		}
 		return true
 	})
 	if len(line.entries) > 0 {
-		l.enqueue(key, line)
+		b.enqueue(key, line)
 		return
 	}
-	delete(l.lines, key)
-	if len(l.lines) == 0 {
-		clear(l.tables)
+	delete(b.lines, key)
+	if len(b.lines) == 0 {
+		clear(b.tables)
 	}
 }
 
 // enqueue has Next look at a key that is to be released.
-func (l *Lot) enqueue(key Key, line *line) {
+func (b *Backlog) enqueue(key Key, line *line) {
 	if !line.queued && line.releases(line.entries[0]) {
 		line.queued = true
-		l.queue = append(l.queue, key)
+		b.queue = append(b.queue, key)
 	}
 }
 
 // hold keeps a record in the topic.
-func (l *Lot) hold(h hold) {
-	if len(l.holds) >= 1000 && len(l.holds) > 4*(len(l.tokens)+len(l.gone)) {
-		l.holds = slices.DeleteFunc(l.holds, func(h hold) bool { return !l.needed(h) })
+func (b *Backlog) hold(h hold) {
+	if len(b.holds) >= 1000 && len(b.holds) > 4*(len(b.tokens)+len(b.gone)) {
+		b.holds = slices.DeleteFunc(b.holds, func(h hold) bool { return !b.needed(h) })
 	}
-	at := len(l.holds)
-	for at > 0 && l.holds[at-1].offset > h.offset {
+	at := len(b.holds)
+	for at > 0 && b.holds[at-1].offset > h.offset {
 		at--
 	}
-	l.holds = slices.Insert(l.holds, at, h)
+	b.holds = slices.Insert(b.holds, at, h)
 }
 
 // Anchor is the first offset of the topic that is still needed. next is the offset up to which the
 // topic was read.
-func (l *Lot) Anchor(next int64) int64 {
-	for len(l.holds) > 0 && !l.needed(l.holds[0]) {
-		l.holds = l.holds[1:]
+func (b *Backlog) Anchor(next int64) int64 {
+	for len(b.holds) > 0 && !b.needed(b.holds[0]) {
+		b.holds = b.holds[1:]
 	}
-	if len(l.holds) > 0 {
-		return min(next, l.holds[0].offset)
+	if len(b.holds) > 0 {
+		return min(next, b.holds[0].offset)
 	}
 	return next
 }
 
 // Forget forgets the dropped events that cannot come again, because passed is true of their place.
-func (l *Lot) Forget(passed func(*Entry) bool) {
-	maps.DeleteFunc(l.gone, func(_ string, e *Entry) bool { return passed(e) })
+func (b *Backlog) Forget(passed func(*Entry) bool) {
+	maps.DeleteFunc(b.gone, func(_ string, e *Entry) bool { return passed(e) })
 }
 
 // A Verdict says what an event gets.
@@ -398,19 +398,19 @@ const (
 )
 
 // Empty reports whether every event is to be delivered.
-func (l *Lot) Empty() bool { return len(l.lines)+len(l.gone) == 0 }
+func (b *Backlog) Empty() bool { return len(b.lines)+len(b.gone) == 0 }
 
 // Knows reports whether Judge can say something else than Deliver. It allocates nothing.
-func (l *Lot) Knows(table string, key []byte) bool {
-	return l.lines[Key{table, string(key)}] != nil || len(l.gone) > 0
+func (b *Backlog) Knows(table string, key []byte) bool {
+	return b.lines[Key{table, string(key)}] != nil || len(b.gone) > 0
 }
 
 // Judge says what an event of key gets. Every event of another system is behind what is parked, and
 // so is every row that was read from the table.
-func (l *Lot) Judge(key Key, token, system string, at Place) Verdict {
-	line := l.lines[key]
+func (b *Backlog) Judge(key Key, token, system string, at Place) Verdict {
+	line := b.lines[key]
 	switch {
-	case l.tokens[token] != nil || l.gone[token] != nil:
+	case b.tokens[token] != nil || b.gone[token] != nil:
 		return Known
 	case line == nil:
 		return Deliver
@@ -427,10 +427,10 @@ func (l *Lot) Judge(key Key, token, system string, at Place) Verdict {
 type Counts struct{ Keys, Events int }
 
 // Written is how many open events have a letter in the topic.
-func (l *Lot) Written() (n int) { return len(l.tokens) - l.expected }
+func (b *Backlog) Written() (n int) { return len(b.tokens) - b.expected }
 
 // Counts counts what is parked.
-func (l *Lot) Counts() Counts { return Counts{len(l.lines), len(l.tokens)} }
+func (b *Backlog) Counts() Counts { return Counts{len(b.lines), len(b.tokens)} }
 
 // Limit bounds what may be parked.
 type Limit struct {
@@ -439,37 +439,37 @@ type Limit struct {
 }
 
 // Exceeds reports whether more than limit is parked.
-func (l *Lot) Exceeds(limit Limit) bool {
-	return len(l.tokens) > limit.Events || len(l.lines) > limit.Keys
+func (b *Backlog) Exceeds(limit Limit) bool {
+	return len(b.tokens) > limit.Events || len(b.lines) > limit.Keys
 }
 
 // Entry returns what is known of an open event, nil for nothing.
-func (l *Lot) Entry(token string) *Entry { return l.tokens[token] }
+func (b *Backlog) Entry(token string) *Entry { return b.tokens[token] }
 
 // IDs calls each with the id of every open event.
-func (l *Lot) IDs(each func(id string)) {
-	for _, e := range l.tokens {
+func (b *Backlog) IDs(each func(id string)) {
+	for _, e := range b.tokens {
 		each(e.ID)
 	}
 }
 
 // Keys are the keys that are parked, in order.
-func (l *Lot) Keys() []Key {
-	return slices.SortedFunc(maps.Keys(l.lines), func(a, b Key) int {
+func (b *Backlog) Keys() []Key {
+	return slices.SortedFunc(maps.Keys(b.lines), func(a, b Key) int {
 		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))
 	})
 }
 
 // Entries are the open events of key, in the order of their delivery. The caller must not change them.
-func (l *Lot) Entries(key Key) []*Entry {
-	if line := l.lines[key]; line != nil {
+func (b *Backlog) Entries(key Key) []*Entry {
+	if line := b.lines[key]; line != nil {
 		return line.entries
 	}
 	return nil
 }
 
 // Releases reports whether the next event of key is to be delivered.
-func (l *Lot) Releases(key Key) bool {
-	line := l.lines[key]
+func (b *Backlog) Releases(key Key) bool {
+	line := b.lines[key]
 	return line != nil && line.releases(line.entries[0])
 }
