@@ -33,11 +33,10 @@ type parkWorld struct {
 	backlog *parking.Backlog          // what it says
 	closed  map[string]*parking.Entry // by token
 	tokens  map[string]string         // of the events that it has a letter of, by event id
-	asked   map[string]time.Time      // when an operator asked to drop an event, by token
 }
 
 func newParkWorld() *parkWorld {
-	p := &parkWorld{id: "a", closed: map[string]*parking.Entry{}, tokens: map[string]string{}, asked: map[string]time.Time{}}
+	p := &parkWorld{id: "a", closed: map[string]*parking.Entry{}, tokens: map[string]string{}}
 	p.observe()
 	return p
 }
@@ -166,7 +165,7 @@ func (f *fakeLog) Open(ctx context.Context, create bool) (state cdc.LogState, er
 		return cdc.LogState{Missing: true}, nil
 	case park.id == "":
 		park.gen++
-		*park = parkWorld{id: fmt.Sprint("again", park.gen), gen: park.gen, closed: park.closed, tokens: park.tokens, asked: park.asked}
+		*park = parkWorld{id: fmt.Sprint("again", park.gen), gen: park.gen, closed: park.closed, tokens: park.tokens}
 		park.observe()
 	}
 	park.gen++
@@ -332,4 +331,18 @@ func (f *fakeLog) Trim(_ context.Context, before int64, own func(*kgo.Record) bo
 func (f *fakeLog) close() {
 	f.once.Do(func() { close(f.stop) })
 	f.wg.Wait()
+}
+
+// breakLog has the log of r break.
+func (r *run) breakLog(err error) {
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
+	r.log.broken = err
+}
+
+// slowFence makes each Fence of r last so long.
+func (r *run) slowFence(late time.Duration) {
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
+	r.log.late = late
 }

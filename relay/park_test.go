@@ -134,7 +134,7 @@ func TestTheTopicIsTrimmedUpToTheAnchor(t *testing.T) {
 	})
 }
 
-// Keys that are parked stay parked under every policy, and a relay that neither parks nor did so leaves the topic alone.
+// Keys that are parked stay parked under every policy.
 func TestParkedKeysOutliveTheirPolicy(t *testing.T) {
 	for _, policy := range []string{PolicyHalt, PolicyDeadLetter} {
 		t.Run(policy, func(t *testing.T) {
@@ -158,15 +158,6 @@ func TestParkedKeysOutliveTheirPolicy(t *testing.T) {
 			})
 		})
 	}
-	story(t, func(t *testing.T, w *world) {
-		cfg := w.parking()
-		cfg.Poison.Policies = Policies{DefaultPolicy: PolicyHalt}
-		w.do(func() { w.park.slow, w.park.unread = true, true })
-		w.commit("a")
-		r := w.start(cfg)
-		w.want(t, time.Minute, "delivered", w.allDelivered)
-		r.stopped(t, time.Second)
-	})
 }
 
 // A limit that is reached within one transaction stops the reading, and not the relay: releases and drops make room, and then it goes on.

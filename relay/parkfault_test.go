@@ -41,9 +41,8 @@ func TestAFenceThatComesLateWritesNothing(t *testing.T) {
 		w.do(func() {
 			w.park.gen++
 			w.park.writer = nil
-			a.log.mu.Lock()
-			a.log.late, a.log.broken = 20*time.Second, errFenced
-			a.log.mu.Unlock()
+			a.slowFence(20 * time.Second)
+			a.breakLog(errFenced)
 			a.lateLetters = false
 		})
 		time.Sleep(3 * time.Second) // A has the slot again, and fences
@@ -168,7 +167,7 @@ func TestAPolicyThatParksNothingNeedsNoTopic(t *testing.T) {
 		w.commit("b")
 		w.want(t, time.Minute, "anchored", func() bool { return w.id.SlotFound.Confirmed == w.pos && w.newest().Parking != nil })
 		r.stopped(t, time.Second)
-		w.do(func() { w.park.slow = true })
+		w.do(func() { w.park.slow, w.park.unread = true, true })
 		cfg.Poison.Policies = Policies{DefaultPolicy: PolicyHalt}
 		r = w.start(cfg)
 		next := w.commit("b").rows[0]
@@ -194,9 +193,7 @@ func TestAStopWhileTheTopicCannotBeOpenedRepeatsNothing(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		w.do(func() {
 			w.park.slow = true
-			r.log.mu.Lock()
-			r.log.broken = errFenced
-			r.log.mu.Unlock()
+			r.breakLog(errFenced)
 		})
 		time.Sleep(3 * time.Second)
 		w.do(func() { w.missing = "" }) // everything is acknowledged now
@@ -224,11 +221,7 @@ func TestABrokenTransactionKeepsTheSlot(t *testing.T) {
 		w.commit("c", "c", "c")
 		w.commit("b", "b")
 		time.Sleep(2 * time.Second)
-		w.do(func() {
-			r.log.mu.Lock()
-			r.log.broken = errNet
-			r.log.mu.Unlock()
-		})
+		r.breakLog(errNet)
 		time.Sleep(3 * time.Second)
 		t.Log(r.relay.Status().State, b.relay.Status().State)
 		w.do(func() { w.missing = "" })

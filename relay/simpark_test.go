@@ -96,7 +96,6 @@ func (w *world) drop(rng *rand.Rand) {
 		es := w.park.backlog.Entries(keys[rng.IntN(len(keys))])
 		e := es[rng.IntN(len(es))]
 		w.tell("drop of %s", e.Letter.ID)
-		w.park.asked[e.Token] = time.Now()
 		w.landParked(parking.DropRequest(parkTopic, "shop", e, "a test", time.Now()))
 	})
 }
@@ -219,12 +218,11 @@ var parkTroubles = []struct {
 		s.do(func() { r.away = false })
 	}},
 	{"a slow Fence, without the source", func(s *parkSim, r *run) {
-		r.log.mu.Lock()
-		r.log.late = s.upTo(5 * time.Second)
+		late := s.upTo(5 * time.Second)
 		if s.rng.IntN(2) == 0 {
-			r.log.broken = errFenced
+			r.breakLog(errFenced)
 		}
-		r.log.mu.Unlock()
+		r.slowFence(late)
 		time.Sleep(s.upTo(3 * time.Second))
 		s.do(func() {
 			if r.away = true; s.session != nil && s.session.p == r.proc {
@@ -233,9 +231,7 @@ var parkTroubles = []struct {
 		})
 		time.Sleep(s.upTo(5 * time.Second))
 		s.do(func() { r.away = false })
-		r.log.mu.Lock()
-		r.log.late = 0
-		r.log.mu.Unlock()
+		r.slowFence(0)
 	}},
 	{"sink stalled", func(s *parkSim, _ *run) {
 		s.do(func() { s.stalled = true })

@@ -274,52 +274,39 @@ func (p *Releaser) pause() {
 
 // fetch reads the letters of events.
 func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
-	var wanted []*parking.Entry
+	var wanted []int64 // offsets, because the loop goes on with the entries
 	for _, entries := range next {
-		wanted = append(wanted, entries...)
-	}
-	slices.SortFunc(wanted, func(a, b *parking.Entry) int { return cmp.Compare(a.Offset, b.Offset) })
-	var pieces [][]*parking.Entry
-	for from, i := 0, 1; i <= len(wanted); i++ {
-		if i == len(wanted) || wanted[i].Offset-wanted[i-1].Offset > readAcross {
-			pieces = append(pieces, wanted[from:i])
-			from = i
+		for _, e := range entries {
+			wanted = append(wanted, e.Offset)
 		}
 	}
-	if len(pieces) > readPieces { // the others come next
-		end := pieces[readPieces][0].Offset
-		pieces = pieces[:readPieces]
-		for key, entries := range next {
-			n := slices.IndexFunc(entries, func(e *parking.Entry) bool { return e.Offset >= end })
-			if n < 0 {
-				continue
-			}
-			if next[key] = entries[:n]; n == 0 {
-				delete(next, key)
-			}
+	slices.Sort(wanted)
+	type piece struct{ first, last int64 }
+	var pieces []piece
+	for _, at := range wanted {
+		if n := len(pieces); n > 0 && at-pieces[n-1].last <= readAcross {
+			pieces[n-1].last = at
+		} else if n < readPieces {
+			pieces = append(pieces, piece{at, at})
+		}
+	}
+	for key, entries := range next { // what is behind the last piece comes next
+		n := slices.IndexFunc(entries, func(e *parking.Entry) bool { return e.Offset > pieces[len(pieces)-1].last })
+		if n == 0 {
+			delete(next, key)
+		} else if n > 0 {
+			next[key] = entries[:n]
 		}
 	}
 	p.fetching = true
 	resets := p.resets
-	type piece struct {
-		first, last int64
-		wanted      map[int64]bool
-	}
-	var reads []piece // of values, because the loop goes on with the entries
-	for _, entries := range pieces {
-		r := piece{entries[0].Offset, entries[len(entries)-1].Offset, map[int64]bool{}}
-		for _, e := range entries {
-			r.wanted[e.Offset] = true
-		}
-		reads = append(reads, r)
-	}
 	p.Beside(func(ctx context.Context) func() {
 		letters := map[string]*deadletter.Letter{} // by token: another letter of an event can come meanwhile
 		var err error
-		for _, r := range reads {
+		for _, r := range pieces {
 			var read cdc.LogState
 			read, err = p.Topic.Read(ctx, r.first, func(rec *kgo.Record) bool {
-				if r.wanted[rec.Offset] {
+				if _, ok := slices.BinarySearch(wanted, rec.Offset); ok {
 					if letter, _, err := deadletter.Decode(deadletter.Owned(rec)); err == nil && letter != nil {
 						letters[letter.Token] = letter
 					}
