@@ -122,7 +122,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	defer free()
-	var observe func(slot.Status)
+	var observe func(slot.Status, slot.Config)
 	dead := r.deadLetters(loop)
 	var open func(context.Context) ([]string, error)
 	if dead != nil {
@@ -133,7 +133,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.relay, r.kafka, r.cleaning, r.dead = loop, kafka, cleaner, dead
 	if r.cfg.Monitor.Breaker != slot.BreakerOff && r.polled == nil {
-		r.breaker = slot.NewBreaker(r.monitor.Config(), loop.Halt, r.source.DropSlot, r.cfg.Logger)
+		r.breaker = slot.NewBreaker(r.cfg.Monitor.Breaker, loop.Halt, r.source.DropSlot, r.cfg.Logger)
 		observe = r.breaker.Observe
 	}
 	r.mu.Unlock()
@@ -168,12 +168,7 @@ func (r *Relay) SetLimits(limits slot.Config) error {
 	if wrong := limits.Validate(); len(wrong) > 0 {
 		return wrong
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.monitor.SetLimits(limits)
-	if r.breaker != nil {
-		r.breaker.SetLimits(limits)
-	}
 	return nil
 }
 

@@ -61,8 +61,10 @@ func (c *Config) TripsWithin() time.Duration {
 }
 
 // A Breaker protects the database's disk: it trips when the slot is beyond what the user allows. Observe is called by one
-// goroutine at a time; the other methods by any.
+// goroutine at a time, Status by any.
 type Breaker struct {
+	action string // BreakerAlert or BreakerDrop
+
 	halt func(err error, freed func())
 	drop func(ctx context.Context) error
 	log  zerolog.Logger
@@ -72,14 +74,13 @@ type Breaker struct {
 	kept     bool // the log has said that dropping the slot would not help
 
 	mu     sync.Mutex
-	cfg    Config
 	status BreakerStatus
 }
 
 // NewBreaker returns an armed Breaker. halt ends delivery with an error, and calls freed when nobody reads the slot any more.
 // drop drops the slot.
-func NewBreaker(cfg Config, halt func(err error, freed func()), drop func(ctx context.Context) error, log zerolog.Logger) *Breaker {
-	b := &Breaker{cfg: cfg, halt: halt, drop: drop, log: log}
+func NewBreaker(action string, halt func(err error, freed func()), drop func(ctx context.Context) error, log zerolog.Logger) *Breaker {
+	b := &Breaker{action: action, halt: halt, drop: drop, log: log}
 	b.set(BreakerArmed, "")
 	return b
 }
@@ -91,13 +92,6 @@ func (b *Breaker) Status() BreakerStatus {
 	return b.status
 }
 
-// SetLimits replaces the limits by those of another Config, from the next Observe on. Interval and Breaker stay.
-func (b *Breaker) SetLimits(of Config) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.cfg = b.cfg.limited(of)
-}
-
 func (b *Breaker) set(state BreakerState, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,18 +99,15 @@ func (b *Breaker) set(state BreakerState, reason string) {
 	if b.status.State != state {
 		since.Time = time.Now()
 	}
-	b.status = BreakerStatus{Action: b.cfg.Breaker, State: state, Reason: reason, Since: since}
+	b.status = BreakerStatus{Action: b.action, State: state, Reason: reason, Since: since}
 }
 
-// Observe judges one read of the slot, and trips if it must.
-func (b *Breaker) Observe(s Status) {
+// Observe judges one read of the slot by the limits, and trips if it must.
+func (b *Breaker) Observe(s Status, limits Config) {
 	if b.dropping {
 		return
 	}
-	b.mu.Lock()
-	cfg := b.cfg
-	b.mu.Unlock()
-	reason := b.trip.add(&s, cfg)
+	reason := b.trip.add(&s, limits)
 	if reason == "" {
 		if !b.trip.tripped {
 			b.kept = false
@@ -126,7 +117,7 @@ func (b *Breaker) Observe(s Status) {
 	}
 	log := b.log.Error().Str("slot", s.Slot).Str("reason", reason)
 	switch {
-	case cfg.Breaker != BreakerDrop:
+	case b.action != BreakerDrop:
 		b.set(BreakerTripped, reason)
 		log.Msg("circuit breaker: the slot is kept, and a person must remove the cause of its growth (see walpost status)")
 	case s.Blocker != nil && s.Blocker.Kind == BlockedBySlot: // dropping this slot would free no WAL
@@ -141,8 +132,8 @@ func (b *Breaker) Observe(s Status) {
 		b.set(BreakerTripped, reason)
 		log.Msg("circuit breaker: delivery stops, and walpost will try to drop the slot")
 		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so the delivery was stopped to drop the slot", reason),
-			"walpost tries to drop the slot when the relay has left it, and walpost status shows whether the slot still exists. Remove the cause of its growth. "+fault.Recover(b.cfg.Tableless),
-			fault.RecoverCommands(b.cfg.Tableless)...),
+			"walpost tries to drop the slot when the relay has left it, and walpost status shows whether the slot still exists. Remove the cause of its growth. "+fault.Recover(limits.Tableless),
+			fault.RecoverCommands(limits.Tableless)...),
 			func() { b.dropSlot(s.Slot, reason) })
 	}
 }

@@ -101,13 +101,13 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 	} {
 		var logged strings.Builder
 		halts := 0
-		b := NewBreaker(Config{Breaker: action, RetainedCritical: 100}, func(err error, freed func()) {
+		b := NewBreaker(action, func(err error, freed func()) {
 			if halts++; !fault.NeedsPerson(err) || !strings.Contains(fault.Hint(err), "walpost recover") || freed == nil {
 				t.Errorf("halted by %v, hint %q", err, fault.Hint(err))
 			}
 		}, nil, zerolog.New(&logged))
 		for i, c := range steps {
-			b.Observe(look(c.retained, c.other))
+			b.Observe(look(c.retained, c.other), Config{RetainedCritical: 100})
 			got := b.Status()
 			logs := strings.Count(logged.String(), "circuit breaker: ")
 			if got.Action != action || got.State != c.state || !strings.Contains(got.Reason, c.reason) || (c.reason == "") != (got.Reason == "") || halts != c.halts || logs != c.logs {
@@ -120,10 +120,9 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 // walpost recover refuses without a table.
 func TestTheBreakerAdvisesNoRecoverWithoutATable(t *testing.T) {
 	hint := ""
-	b := NewBreaker(Config{Breaker: BreakerDrop, RetainedCritical: 100, Tableless: true}, func(err error, _ func()) { hint = fault.Hint(err) }, nil, zerolog.Nop())
-	b.SetLimits(Config{RetainedCritical: 50})
+	b := NewBreaker(BreakerDrop, func(err error, _ func()) { hint = fault.Hint(err) }, nil, zerolog.Nop())
 	for range tripAfter {
-		b.Observe(Status{Known: true, Forecast: Forecast{Exhaustion: math.Inf(1)}, Health: Health{Slot: "s", Exists: true, RetainedBytes: 70, WALStatus: "extended"}})
+		b.Observe(Status{Known: true, Forecast: Forecast{Exhaustion: math.Inf(1)}, Health: Health{Slot: "s", Exists: true, RetainedBytes: 70, WALStatus: "extended"}}, Config{RetainedCritical: 50, Tableless: true})
 	}
 	if strings.Contains(hint, "recover") || !strings.Contains(hint, "Run walpost run to see the gap") {
 		t.Errorf("the hint is %q", hint)
@@ -137,7 +136,7 @@ func TestTheBreakerSaysAtOnceWhyTheSlotIsNotDropped(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var logged strings.Builder
 				n, early := 0, ""
-				b := NewBreaker(Config{Breaker: BreakerDrop}, nil, func(context.Context) error {
+				b := NewBreaker(BreakerDrop, nil, func(context.Context) error {
 					if n++; n == 2 {
 						early = logged.String()
 					}

@@ -33,9 +33,9 @@ type reads interface {
 	Close()
 }
 
-// Run reads the slot at once and then at every interval, until ctx ends, and closes reader. It calls observe, if it is not
-// nil, after each read that succeeded.
-func (m *Monitor) Run(ctx context.Context, reader reads, observe func(Status), log zerolog.Logger) {
+// Run reads the slot at once and then at every interval, until ctx ends, and closes reader. After each read that
+// succeeded it calls observe, if it is not nil, with what was read and the limits that it is judged by.
+func (m *Monitor) Run(ctx context.Context, reader reads, observe func(s Status, limits Config), log zerolog.Logger) {
 	defer reader.Close()
 	tick := time.NewTicker(m.Config().Interval)
 	defer tick.Stop()
@@ -55,7 +55,7 @@ func (m *Monitor) Run(ctx context.Context, reader reads, observe func(Status), l
 			failures = 0
 		}
 		if err == nil && observe != nil {
-			observe(m.Status(time.Now(), time.Time{}))
+			observe(m.Status(time.Now(), time.Time{}), m.Config())
 		}
 		select {
 		case <-ctx.Done():

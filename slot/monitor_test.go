@@ -88,12 +88,12 @@ func TestLimitsChangeWhileTheMonitorRuns(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Breaker = BreakerAlert
 	m := NewMonitor(cfg, "s", "d")
-	b := NewBreaker(cfg, nil, nil, zerolog.Nop())
+	b := NewBreaker(cfg.Breaker, nil, nil, zerolog.Nop())
 	look := func() (Severity, BreakerState) {
 		m.add(Health{Slot: "s", At: time.Now(), Exists: true, RetainedBytes: 5 << 30, WALStatus: "extended", WALDirBytes: 6 << 30}, nil)
 		s := m.Status(time.Now(), time.Time{})
 		for range tripAfter {
-			b.Observe(s)
+			b.Observe(s, m.Config())
 		}
 		return s.Severity, b.Status().State
 	}
@@ -102,13 +102,11 @@ func TestLimitsChangeWhileTheMonitorRuns(t *testing.T) {
 	}
 	lower := Config{Interval: time.Hour, RetainedWarn: 1, RetainedCritical: 4 << 30, Breaker: BreakerDrop}
 	m.SetLimits(lower)
-	b.SetLimits(lower)
 	if severity, state := look(); severity != Critical || state != BreakerTripped {
 		t.Errorf("below: %s, %s", severity, state)
 	}
 	higher := Config{RetainedWarn: 8 << 30, RetainedCritical: 9 << 30, WALDiskSize: 6 << 30}
 	m.SetLimits(higher)
-	b.SetLimits(higher)
 	severity, state := look()
 	if s := m.Status(time.Now(), time.Time{}); severity != Critical || s.Limit != ByDisk || state != BreakerArmed {
 		t.Errorf("above, on a full disk: %s by %q, %s", severity, s.Limit, state)
