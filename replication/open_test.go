@@ -342,7 +342,7 @@ func TestFirstOpenMakesPublicationThenSlot(t *testing.T) {
 		if got := w.value("SELECT pubinsert::text || pubupdate || pubdelete || pubtruncate || pubviaroot FROM pg_publication"); got != "truefalsefalsefalsetrue" {
 			t.Errorf("publication: insert, update, delete, truncate, via root = %s", got)
 		}
-		if w.cfg.Failover && w.value("SELECT failover FROM pg_replication_slots WHERE slot_name = '"+w.cfg.Slot+"'") != "true" {
+		if w.cfg.Failover && w.slot("failover") != "true" {
 			t.Error("the slot is not a failover slot")
 		}
 		again := w.mustOpen(w.source(), true).Identity()
@@ -488,7 +488,7 @@ func TestSlotThatIsBeingMadeIsWaitedFor(t *testing.T) {
 		_, err := maker.Exec(t.Context(), w.slotOf("pgoutput"))
 		made <- err
 	}()
-	for w.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '"+w.cfg.Slot+"'") == "0" {
+	for w.slot("slot_name") == "" {
 		time.Sleep(5 * time.Millisecond) // until the server shows it
 	}
 	_, err := w.open(w.source(), true, false)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
-	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/internal/testenv"
 )
@@ -70,7 +69,7 @@ func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
 		if got, err := w.ahead(from); err != nil || got != "5" {
 			t.Errorf("read ahead from %s: %q, %v, must be 5", from, got, err)
 		}
-		if got := w.value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = " + ipg.QuoteLiteral(w.cfg.Slot)); got != at.String() {
+		if got := w.slot("confirmed_flush_lsn"); got != at.String() {
 			t.Errorf("the slot moved from %s to %s", at, got)
 		}
 		if got := w.until(s, "id", func(ev *cdc.Event) bool { return ev.Kind == cdc.Commit }); len(got) == 0 {

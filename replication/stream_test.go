@@ -94,8 +94,10 @@ func (w *world) close(s *Session) {
 	}
 }
 
-func (w *world) active() string {
-	return w.value("SELECT active FROM pg_replication_slots WHERE slot_name = current_database()")
+// slot is an expression about the world's slot, "" where there is none.
+func (w *world) slot(expression string) string {
+	w.Helper()
+	return w.value("SELECT (SELECT (" + expression + ")::text FROM pg_replication_slots WHERE slot_name = current_database())")
 }
 
 func TestOnlyWhatWasConfirmedDoesNotComeAgain(t *testing.T) {
@@ -111,10 +113,10 @@ func TestOnlyWhatWasConfirmedDoesNotComeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.close(s)
-		if got := w.active(); got != "false" {
+		if got := w.slot("active"); got != "false" {
 			t.Errorf("active is %s after Close", got)
 		}
-		if got := w.value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = current_database()"); got != first.String() {
+		if got := w.slot("confirmed_flush_lsn"); got != first.String() {
 			t.Errorf("the slot is confirmed up to %s, want %s", got, first)
 		}
 		s = w.stream(0)
@@ -148,7 +150,7 @@ func TestConfirmingAheadOfTheStreamSkipsNothing(t *testing.T) {
 			t.Errorf("%q came, want a, b and c", got)
 		}
 		w.close(s)
-		if got := w.value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = current_database()"); got != second.String() {
+		if got := w.slot("confirmed_flush_lsn"); got != second.String() {
 			t.Errorf("the slot is confirmed up to %s, want %s", got, second)
 		}
 	})
@@ -303,7 +305,7 @@ func TestTheStreamOutlivesAFullWindow(t *testing.T) {
 		SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 1000)) FROM generate_series(1, 30000) n`)
 	s := w.stream(0)
 	full := time.Now()
-	pid := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()")
+	pid := w.slot("active_pid")
 	for ticks := time.NewTicker(s.StatusEvery()); time.Since(full) < 2*timeout; <-ticks.C {
 		if err := s.Confirm(t.Context(), 0); err != nil {
 			t.Fatalf("after %s: %v", time.Since(full), err)
@@ -312,7 +314,7 @@ func TestTheStreamOutlivesAFullWindow(t *testing.T) {
 	if got := w.until(s, "aggregate_id", committed(1)); len(got) != 30000 {
 		t.Errorf("%d rows", len(got))
 	}
-	if got := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()"); got != pid {
+	if got := w.slot("active_pid"); got != pid {
 		t.Errorf("walsender %s, then %s", pid, got)
 	}
 }
@@ -338,7 +340,7 @@ func TestAnIdleSlotFollowsTheServer(t *testing.T) {
 			return at >= target
 		})
 		w.close(s)
-		if got := w.value(fmt.Sprintf("SELECT confirmed_flush_lsn >= '%s' FROM pg_replication_slots WHERE slot_name = current_database()", target)); got != "true" {
+		if got := w.slot(fmt.Sprintf("confirmed_flush_lsn >= '%s'", target)); got != "true" {
 			t.Errorf("the slot is not confirmed up to %s", target)
 		}
 	})
@@ -347,7 +349,7 @@ func TestAnIdleSlotFollowsTheServer(t *testing.T) {
 func TestASlotInUseIsTakenOverWhenItIsFree(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
 	first := w.stream(0)
-	pid := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()")
+	pid := w.slot("active_pid")
 	var log testenv.Output
 	w.cfg.Logger = zerolog.New(&log)
 	second, err := w.open(w.source(), false, false)
@@ -374,14 +376,13 @@ func TestASlotInUseIsTakenOverWhenItIsFree(t *testing.T) {
 func TestAKilledWalsenderIsWorthAnotherTry(t *testing.T) {
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
-		kill := "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = current_database()"
 		s := w.stream(0)
-		w.exec(kill)
+		w.slot("pg_terminate_backend(active_pid)")
 		if err := w.dies(s); !fault.Retryable(err) || ipg.SQLState(err) != "57P01" {
 			t.Errorf("reading: %v", err)
 		}
 		s = w.stream(0)
-		w.exec(kill)
+		w.slot("pg_terminate_backend(active_pid)")
 		for give := time.Now().Add(time.Minute); ; {
 			if err := s.Confirm(t.Context(), 0); err != nil {
 				if !fault.Retryable(err) {
