@@ -3,15 +3,12 @@ package walpost
 import (
 	"fmt"
 	"io"
-	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
@@ -31,24 +28,40 @@ import (
 // A Config says what to relay, from where, to where. Start from DefaultConfig and set what differs; the zero value is
 // not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
 type Config struct {
-	// Name is the key of the checkpoint, <database>.<slot> by default, and <database>.<schema>.<table> if the table is polled. Relays of different slots need different names on one checkpoint
-	// topic. The two processes of a hot standby have the same name.
-	Name string `yaml:"name"`
+	// The key of the checkpoint. Without it, the key is `<database>.<slot>`, or
+	// `<database>.<schema>.<table>` with `source.kind: poll`. Relays of different slots need different
+	// names if they share a topic of checkpoints or of parked events. The two processes of a hot
+	// standby have the same name. Release or drop the parked keys before you change the name, also by
+	// another slot or another name of the database: a relay does not know the keys of another name.
+	Name string `yaml:"name" pattern:"^[^/ \\t\\n]{0,200}$" want:"at most 200 characters without spaces or slashes" example:"shop.walpost"`
 
-	Source     SourceConfig         `yaml:"source"`
-	Router     router.Options       `yaml:"router"`
-	Records    router.Records       `yaml:"records"`
-	Kafka      sink.Config          `yaml:"kafka"`
-	Delivery   DeliveryConfig       `yaml:"delivery"`
+	// The database, the tables and the replication slot.
+	Source SourceConfig `yaml:"source"`
+	// The options of Debezium's Outbox EventRouter except those for tracing, under the same names. The
+	// defaults are also the same, except that `table.field.event.key` and `route.by.field` fit the
+	// columns of the table.
+	Router router.Options `yaml:"router"`
+	// How column values become bytes: the options of Kafka Connect and of Debezium, under the same
+	// names.
+	Records router.Records `yaml:"records"`
+	// The Kafka cluster.
+	Kafka sink.Config `yaml:"kafka"`
+	// How much may be in flight, and what happens to events that cannot be delivered.
+	Delivery DeliveryConfig `yaml:"delivery"`
+	// Where walpost remembers its position.
 	Checkpoint statelog.StoreConfig `yaml:"checkpoint"`
-	Monitor    slot.Config          `yaml:"monitor"`
-	Cleanup    cleanup.Config       `yaml:"cleanup"`
+	// The health of the slot, and the circuit breaker.
+	Monitor slot.Config `yaml:"monitor"`
+	// The removal of old rows. See [cleanup.md](cleanup.md).
+	Cleanup cleanup.Config `yaml:"cleanup"`
 
-	// ShutdownGrace bounds how long a stop, or a lost source, waits for acknowledgements that are outstanding.
-	ShutdownGrace time.Duration `yaml:"shutdown_grace"`
-	// HaltLinger is how long Run and its monitor continue after an error that needs a person, so
-	// that somebody sees the error.
-	HaltLinger Linger `yaml:"halt_linger"`
+	// How long a stop waits for acknowledgements.
+	ShutdownGrace time.Duration `yaml:"shutdown_grace" min:"0s" max:"1h" example:"30s"`
+	// How long a halted relay stays visible. After a bad event, walpost uses this time, or
+	// `shutdown_grace` if that is longer, to deliver what it read before the event. With
+	// `monitor.breaker`, a halt lasts at least four times `monitor.interval`. With `forever`, it stays
+	// until SIGTERM.
+	HaltLinger Linger `yaml:"halt_linger" words:"forever" min:"0s" example:"10m"`
 
 	// AcceptGap is the token of the one gap that Run may continue after. The refusal of the gap
 	// printed it.
@@ -72,9 +85,12 @@ type Config struct {
 // SourceConfig says what is read. Kind says whether the WAL is read, or the table by SQL (poll). What is about the slot and the
 // publication in replication.Config is for the WAL only.
 type SourceConfig struct {
-	Kind               string `yaml:"kind"`
+	// What walpost reads: the WAL by logical replication, or with `poll` the table by SQL. See
+	// [polling.md](polling.md).
+	Kind               string `yaml:"kind" words:"wal|poll"`
 	replication.Config `yaml:",inline"`
-	Poll               poll.Config `yaml:"poll"`
+	// How walpost reads the table, with `source.kind` `poll`. See [polling.md](polling.md).
+	Poll poll.Config `yaml:"poll"`
 }
 
 // The kinds of source.
@@ -85,12 +101,27 @@ const (
 
 // DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.
 type DeliveryConfig struct {
+	// How much may be in flight. The window bounds the memory. A crash repeats at most one window,
+	// plus what was acknowledged since the last checkpoint (about a second).
 	Window relay.Window `yaml:"window"`
-	// OnPoison is one word for every bad event, or a word for each reason.
-	OnPoison        relay.Policies `yaml:"on_poison"`
-	DeadLetterTopic string         `yaml:"dead_letter_topic"`
-	ParkingTopic    string         `yaml:"parking_topic"`
-	ParkLimit       ParkLimit      `yaml:"park_limit"`
+	// What happens to an event that alone can never be delivered. `halt` stops walpost at the event.
+	// `dead_letter` sends the event to `delivery.dead_letter_topic`, and walpost goes on. `park_key`
+	// sends the event and all later events of its key to `delivery.parking_topic`, until a person has
+	// the key released. A mapping gives a policy to each reason. See [bad-events.md](bad-events.md).
+	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
+	// The topic of the dead letters. walpost creates it at its start if it is missing and any policy
+	// is `dead_letter`, and otherwise when `walpost skip` needs it. It must not be the topic of the
+	// checkpoints.
+	DeadLetterTopic string `yaml:"dead_letter_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.dead_letter"`
+	// The topic of the parked events. walpost creates it at its start if it is missing and any policy
+	// is `park_key`. It must have one partition, and be a topic other than those of the dead letters
+	// and of the checkpoints. While events are parked, walpost reads it at each start, whatever the
+	// policy.
+	ParkingTopic string `yaml:"parking_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.parked"`
+	// How much may be parked. Above it, walpost reads nothing more until enough is released or
+	// dropped. Each parked event takes some hundred bytes of memory, because walpost remembers its
+	// place, and not its content.
+	ParkLimit ParkLimit `yaml:"park_limit"`
 }
 
 // ParkLimit bounds what is parked. With more, the relay halts.
@@ -160,13 +191,9 @@ func (c *Config) Validate() Problems { return c.validate(true) }
 func (c *Config) ValidateDatabase() Problems { return c.validate(len(c.Kafka.Brokers) > 0) }
 
 func (c *Config) validate(brokers bool) (found Problems) {
-	if strings.ContainsAny(c.Name, "/ \t\n") || len(c.Name) > 200 {
-		found.Add("name", conf.MustBe, "at most 200 characters without spaces or slashes", c.Name)
-	}
 	routes, cleaning := c.routing(), c.Cleanup
 	cleaning.TimeColumn = c.Source.TimeColumn
-	found = slices.Concat(found, c.Source.Validate(), routes.Validate())
-	found.OneOf("source.kind", c.Source.Kind, KindWAL, KindPoll)
+	found = slices.Concat(conf.Check("", c, "router", "records"), c.Source.Validate(), routes.Validate())
 	if c.polls() {
 		c.validatePoll(&found)
 	}
@@ -193,10 +220,6 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	found = slices.Concat(found, c.Monitor.Validate(), cleaning.Validate())
 	if c.Cleanup.Mode != cleanup.None && c.onlyMessages() {
 		found.Add("cleanup.mode", conf.MustBe, "none without source.table, because messages are in no table", c.Cleanup.Mode)
-	}
-	conf.Range(&found, "shutdown_grace", c.ShutdownGrace, 0, time.Hour)
-	if c.HaltLinger != Forever {
-		conf.Range(&found, "halt_linger", c.HaltLinger, 0, math.MaxInt64)
 	}
 	return found
 }
@@ -263,26 +286,11 @@ func (c *Config) validatePoll(found *Problems) {
 }
 
 func (c *DeliveryConfig) validate(found *Problems) {
-	conf.Range(found, "delivery.window.events", c.Window.Events, 1, 10_000_000)
-	conf.Range(found, "delivery.window.bytes", c.Window.Bytes, 1<<10, 64<<30)
-	for _, key := range slices.Sorted(maps.Keys(c.OnPoison)) {
-		field := "delivery.on_poison." + key
-		if key == relay.DefaultPolicy && len(c.OnPoison) == 1 {
-			field = "delivery.on_poison" // it may have been written as one word
-		}
-		if !slices.Contains(reasons, key) {
-			found.OneOf(field, key, reasons...)
-			continue
-		}
-		found.OneOf(field, c.OnPoison[key], relay.PolicyHalt, relay.PolicyDeadLetter, relay.PolicyParkKey)
-	}
 	found.Try("delivery.dead_letter_topic", topicname.Check(c.DeadLetterTopic))
 	found.Try("delivery.parking_topic", topicname.Check(c.ParkingTopic))
 	if c.ParkingTopic == c.DeadLetterTopic {
 		found.Add("delivery.parking_topic", conf.MustBe, "a topic other than delivery.dead_letter_topic", c.ParkingTopic)
 	}
-	conf.Range(found, "delivery.park_limit.keys", c.ParkLimit.Keys, 1, 100_000)
-	conf.Range(found, "delivery.park_limit.events", c.ParkLimit.Events, 1, 10_000_000)
 }
 
 // target adds what is wrong with a topic that a command publishes to instead of the topic of each event. walpost's own topics take no
@@ -305,15 +313,6 @@ func (c *Config) usualName(database string) string {
 	}
 	return database + "." + c.Source.Slot
 }
-
-// reasons are the keys of delivery.on_poison.
-var reasons = func() []string {
-	all := []string{relay.DefaultPolicy}
-	for _, r := range cdc.Reasons {
-		all = append(all, string(r))
-	}
-	return all
-}()
 
 // replication is the configuration as the source wants it, but for the columns that the router needs.
 func (c *Config) replication() replication.Config {

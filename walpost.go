@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -165,7 +166,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // become, and the forecast that trips the breaker. Interval and Breaker of limits are ignored.
 func (r *Relay) SetLimits(limits slot.Config) error {
 	limits.Interval, limits.Breaker = r.cfg.Monitor.Interval, r.cfg.Monitor.Breaker
-	if wrong := limits.Validate(); len(wrong) > 0 {
+	if wrong := slices.Concat(conf.Check("monitor", &limits), limits.Validate()); len(wrong) > 0 {
 		return wrong
 	}
 	r.monitor.SetLimits(limits)

@@ -43,12 +43,15 @@ const (
 
 // Config says what to remove: the section cleanup of walpost.yaml, and what the relay tells.
 type Config struct {
-	Mode Mode `yaml:"mode"`
-	// Keep is the age by TimeColumn from which a delivered row is removed. 0 removes all delivered
-	// rows.
-	Keep time.Duration `yaml:"keep"`
-	// ArchiveTable takes the rows that MoveToArchive removes. It is empty for <table>_archive.
-	ArchiveTable string `yaml:"archive_table"`
+	// How walpost removes rows that are in Kafka and older than `cleanup.keep`. With `archive`, it
+	// moves them to `cleanup.archive_table`.
+	Mode Mode `yaml:"mode" words:"none|delete|drop_partitions|archive"`
+	// The age by `source.time_column` from which a delivered row is removed. `0s` removes every
+	// delivered row.
+	Keep time.Duration `yaml:"keep" min:"0s" max:"175200h" example:"24h"`
+	// The table to which `archive` moves the rows. If it is empty, walpost uses the table's name with
+	// `_archive`.
+	ArchiveTable string `yaml:"archive_table" example:"public.outbox_archive"`
 
 	Tables []pg.Table `yaml:"-"`
 	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in
@@ -78,10 +81,8 @@ type Config struct {
 // DefaultConfig has the defaults of the section.
 func DefaultConfig() Config { return Config{Mode: None, Keep: 72 * time.Hour} }
 
-// Validate returns everything that is wrong with the section.
+// Validate returns what is wrong with the keys together. conf.Check has what is wrong with each.
 func (c *Config) Validate() (found conf.Problems) {
-	found.OneOf("cleanup.mode", string(c.Mode), string(None), string(Delete), string(DropPartitions), string(MoveToArchive))
-	conf.Range(&found, "cleanup.keep", c.Keep, 0, 20*365*24*time.Hour)
 	if (c.Mode == Delete || c.Mode == DropPartitions || c.Mode == MoveToArchive) && c.TimeColumn == "" {
 		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: the column says how old a row is", c.Mode), nil)
 	}

@@ -30,16 +30,20 @@ var strategies = []string{Cursor, Claim, Delete}
 
 // Config is the section source.poll of walpost.yaml. Start from DefaultConfig.
 type Config struct {
-	Strategy string `yaml:"strategy"`
-	// Interval is the time between two looks at the table, if no notification comes.
-	Interval time.Duration `yaml:"interval"`
-	// XIDColumn is a column of the type xid8 that every INSERT fills by its default,
-	// pg_current_xact_id(). The strategy cursor needs it.
-	XIDColumn string `yaml:"xid_column"`
-	// Lease is how long a worker has the rows that it claims. It renews its leases before they end.
-	Lease time.Duration `yaml:"lease"`
-	// Attempts is how often a row may be refused before delivery.on_poison decides; 0 for no limit.
-	Attempts int `yaml:"attempts"`
+	// How walpost finds new rows and remembers what is delivered. See
+	// [polling.md](polling.md#the-three-strategies).
+	Strategy string `yaml:"strategy" words:"cursor|claim|delete"`
+	// How often walpost asks for new rows while there are none.
+	Interval time.Duration `yaml:"interval" min:"5ms" max:"1h" example:"1s"`
+	// A column `xid8 NOT NULL DEFAULT pg_current_xact_id()`. The strategy `cursor` needs it. See
+	// [polling.md](polling.md#what-the-table-needs).
+	XIDColumn string `yaml:"xid_column" example:"xid"`
+	// How long a worker has the rows that it claims, with the strategies `claim` and `delete`. The
+	// worker renews its leases. If it dies, another worker takes its rows when the lease ends.
+	Lease time.Duration `yaml:"lease" min:"5s" max:"1h" example:"30s"`
+	// How often a row may be refused before `delivery.on_poison` decides, with the strategies `claim`
+	// and `delete`. `0` has no limit: the row waits in the table, and is tried again and again.
+	Attempts int `yaml:"attempts" min:"0" max:"1000" example:"10"`
 }
 
 // DefaultConfig has every default.
@@ -50,12 +54,8 @@ func DefaultConfig() Config {
 // Claims reports whether workers claim rows.
 func (c *Config) Claims() bool { return c.Strategy == Claim || c.Strategy == Delete }
 
-// Validate returns what is wrong with the configuration by itself.
+// Validate returns what is wrong with the keys together. conf.Check has what is wrong with each.
 func (c *Config) Validate() (found conf.Problems) {
-	found.OneOf("source.poll.strategy", c.Strategy, strategies...)
-	conf.Range(&found, "source.poll.interval", c.Interval, 5*time.Millisecond, time.Hour)
-	conf.Range(&found, "source.poll.lease", c.Lease, 5*time.Second, time.Hour)
-	conf.Range(&found, "source.poll.attempts", c.Attempts, 0, 1000)
 	const xid = "source.poll.xid_column"
 	switch err := pg.CheckName(c.XIDColumn); {
 	case c.XIDColumn == "" && c.Strategy == Cursor:

@@ -52,8 +52,10 @@ type Config struct {
 
 // Window bounds what may be in flight. Each bound may be exceeded by one record.
 type Window struct {
-	Events int        `yaml:"events"` // also bounds the transactions that are not safe yet
-	Bytes  size.Bytes `yaml:"bytes"`  // counted by cdc.Record.Size
+	// The most events in flight.
+	Events int `yaml:"events" min:"1" max:"10000000" example:"20000"`
+	// The most bytes in flight.
+	Bytes size.Bytes `yaml:"bytes" min:"1KiB" max:"64GiB" example:"128MiB"`
 }
 
 // DefaultConfig has every default. The name has none.

@@ -19,40 +19,56 @@ import (
 // A Config says which database, slot, publication and tables to read, and how: the section source of walpost.yaml. Start
 // from DefaultConfig.
 type Config struct {
-	// DSN is a libpq URI or keyword string of a role that may replicate and select from the tables; several hosts are tried
-	// in order. Unless it says something else in target_session_attrs, only a primary is accepted. It must not ask for
-	// another text format than the pinned one.
-	DSN     conf.Secret `yaml:"dsn"`
-	DSNFile string      `yaml:"dsn_file"`
-	// Password is the role's, for a DSN without one.
-	Password     conf.Secret `yaml:"password"`
-	PasswordFile string      `yaml:"password_file"`
+	// The database, as a libpq URI. Name several hosts for failover. walpost connects to a standby
+	// only with `target_session_attrs`. `--dsn` and `WALPOST_DSN` replace `source.dsn`. If this DSN
+	// names another user or has a password, walpost does not use the file's password. It uses the
+	// password of this DSN, or `PGPASSWORD`.
+	//
+	// It must not ask for another text format than the pinned one.
+	DSN conf.Secret `yaml:"dsn" example:"postgres://walpost@db.internal:5432/shop?sslmode=verify-full"`
+	// A file with the DSN, instead of `source.dsn`.
+	DSNFile string `yaml:"dsn_file" example:"/run/secrets/dsn"`
+	// The password of the role, for a DSN without one.
+	Password conf.Secret `yaml:"password" example:"secret"`
+	// A file with the password, instead of `source.password`. walpost reads it again for every
+	// connection.
+	PasswordFile string `yaml:"password_file" example:"/run/secrets/pg"`
 
-	// Table is schema.table, as SQL reads names: folded to lower case unless in double quotes. Tables is for several; only
-	// one of both may be set.
-	Table  string   `yaml:"table"`
-	Tables []string `yaml:"tables"`
-	// Messages makes logical messages events, beside the rows of the tables or without any table.
-	Messages    logicalmsg.Config `yaml:"messages"`
-	Slot        string            `yaml:"slot"`
-	Publication string            `yaml:"publication"`
-	// Publish is what a publication that Open makes carries: insert, and update if an update of a row's primary key is to be
-	// published as Debezium does. A publication that is there is used as it is.
-	Publish []string `yaml:"publish"`
-	// Create makes the publication, and then the slot, if they are missing and no checkpoint knows the slot.
+	// The outbox table, as `schema.table`. Postgres folds a name to lower case unless it is in double
+	// quotes.
+	Table string `yaml:"table" example:"public.outbox"`
+	// Several outbox tables, instead of `source.table`.
+	Tables []string `yaml:"tables" example:"[public.outbox, sales.outbox]"`
+	// Logical messages as events.
+	Messages logicalmsg.Config `yaml:"messages"`
+	// The replication slot. At its first start, walpost creates the publication and then the slot, if
+	// they are missing and `source.create` is `true`. Each relay of a server needs a slot of its own.
+	Slot string `yaml:"slot" pattern:"^[a-z0-9_]{1,63}$" want:"1 to 63 of a-z, 0-9 and _" example:"shop_outbox"`
+	// The publication, which walpost creates like the slot. Each relay of a database needs a
+	// publication of its own.
+	Publication string `yaml:"publication" example:"shop_outbox"`
+	// The operations of the publication that walpost creates. With `insert, update`, walpost publishes
+	// a row again when its primary key changes, as Debezium does. walpost leaves `update` out if a
+	// table has no replica identity. A publication that exists already stays unchanged.
+	Publish []string `yaml:"publish" words:"insert|update" example:"[insert, update]"`
+	// Whether walpost creates the publication and the slot if they are missing.
 	Create bool `yaml:"create"`
-	// Snapshot says what a first start does with the rows from before the slot. "initial" publishes them, ahead of the stream and
-	// with the header walpost.origin: snapshot. A pg.Bound as text publishes those beyond it. With "never" or nothing, Open makes no
-	// slot over tables that have rows.
-	Snapshot string `yaml:"snapshot"`
-	// OrderColumn orders what is read from the table if the server keeps no commit times.
-	OrderColumn string `yaml:"order_column"`
-	// TimeColumn tells how old rows are: for a cleanup, and for a recover if the server keeps no commit times.
-	TimeColumn string `yaml:"time_column"`
-	// Failover makes the slot one that survives a failover (Postgres 17 and newer).
+	// What walpost does with the rows that are in the table at the first start. `initial` publishes
+	// them first. `after <bound>` leaves out the rows up to a bound, which `walpost run` prints. With
+	// `never`, and without the key, walpost refuses to start if there are rows. See
+	// [snapshot.md](snapshot.md).
+	Snapshot string `yaml:"snapshot" words:"|never|initial" pattern:"^(never|initial|after [0-9]+/[0-9]+)?$" example:"after 7391234567890123456/4242"`
+	// A column that grows with each row, such as an identity. It orders rows that are read from the
+	// table, if the server keeps no commit times, and rows of one key that one statement wrote. See
+	// [snapshot.md](snapshot.md).
+	OrderColumn string `yaml:"order_column" example:"id"`
+	// The column with the time of a row. A cleanup needs it, and `walpost recover` needs it if the
+	// server keeps no commit times.
+	TimeColumn string `yaml:"time_column" example:"created_at"`
+	// Whether walpost creates a slot that survives a failover. It needs Postgres 17.
 	Failover bool `yaml:"failover"`
-	// ConfirmKeepalives hands keepalives on as positions, so that an idle slot follows the server. It must be off for forks
-	// of Postgres where that is unsafe.
+	// Whether keepalives move the confirmed position of an idle slot. Set it to `false` for forks of
+	// Postgres whose keepalives run ahead of the data.
 	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.
@@ -69,8 +85,6 @@ type Config struct {
 	// Logger is written to at edges only. The zero value is silent.
 	Logger zerolog.Logger `yaml:"-"`
 }
-
-var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
 const defaultCreateTimeout = 10 * time.Minute
 
@@ -102,8 +116,8 @@ func (c *Config) tableless() bool { return len(c.AllTables()) == 0 }
 
 var passwordInDSN = regexp.MustCompile(`(?i)^[a-z]+://[^/@:]*:[^/@]+@|[?&\s]password\s*=|^password\s*=`)
 
-// Validate returns everything that is wrong with the configuration by itself, without a connection. A table's field is
-// source.tables with its number if there are several.
+// Validate returns what is wrong with the keys together, and with texts that have a syntax, without a connection. conf.Check
+// has what is wrong with each key. A table's field is source.tables with its number if there are several.
 func (c Config) Validate() (found conf.Problems) {
 	if c.Table != "" && len(c.Tables) > 0 {
 		found.Add("source.tables", conf.Contradicts, "source.table: set only one of the two", nil)
@@ -126,9 +140,6 @@ func (c Config) Validate() (found conf.Problems) {
 	}
 	c.validateTables(&found)
 	c.Messages.Validate(&found)
-	if !slotName.MatchString(c.Slot) {
-		found.Add("source.slot", conf.MustBe, "1 to 63 of a-z, 0-9 and _", c.Slot)
-	}
 	if err := pg.CheckName(c.Publication); err != nil {
 		found.Add("source.publication", conf.Usable, err.Error(), c.Publication)
 	}

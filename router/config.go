@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/topicname"
@@ -30,64 +29,85 @@ type Config struct {
 
 // Options are those of Debezium's EventRouter, with its names and meanings.
 type Options struct {
-	EventID string `yaml:"table.field.event.id"`
-	// EventKey is the column of the key. Empty: aggregate_id or aggregateid, whichever the table
-	// has.
-	EventKey string `yaml:"table.field.event.key"`
-	Payload  string `yaml:"table.field.event.payload"`
-	// Timestamp is the column of the record's timestamp. Empty: the commit time.
-	Timestamp string `yaml:"table.field.event.timestamp"`
-	// SchemaVersion is read only with an envelope.
-	SchemaVersion string `yaml:"table.field.event.schema.version"`
-	// AdditionalPlacement lists column:placement[:alias], separated by commas. The placement is
-	// header, envelope or partition.
-	AdditionalPlacement string `yaml:"table.fields.additional.placement"`
-	AdditionalMissing   string `yaml:"table.field.additional.missing"` // error | ignore
-	// RouteBy is the column that names the topic. Empty: aggregate_type or aggregatetype, whichever
-	// the table has.
-	RouteBy          string `yaml:"route.by.field"`
-	TopicRegex       string `yaml:"route.topic.regex"`       // a Java regular expression
-	TopicReplacement string `yaml:"route.topic.replacement"` // a Java replacement
-	// RenameRegex and RenameReplacement change the topic once more, as Kafka Connect's RegexRouter
-	// behind the EventRouter. Without a regex, nothing is renamed.
-	RenameRegex       string `yaml:"topic.rename.regex"`
-	RenameReplacement string `yaml:"topic.rename.replacement"`
-	Tombstone         bool   `yaml:"route.tombstone.on.empty.payload"`
-	InvalidOperation  string `yaml:"table.op.invalid.behavior"` // warn | error | fatal
-	// ExpandJSON makes JSON of a payload that is the text of an object or array, for a value
+	// The column with the id of the event.
+	EventID string `yaml:"table.field.event.id" pattern:"." want:"the name of a column" example:"event_id"`
+	// The column with the key of the record. Without it, the column is `aggregate_id` or
+	// `aggregateid`, whichever the table has.
+	EventKey string `yaml:"table.field.event.key" example:"customer_id"`
+	// The column with the value of the record.
+	Payload string `yaml:"table.field.event.payload" pattern:"." want:"the name of a column" example:"body"`
+	// The column with the timestamp of the record. Without it, the timestamp is the commit time.
+	Timestamp string `yaml:"table.field.event.timestamp" example:"created_at"`
+	// The column with the version of the schema of the value. Only an envelope uses it.
+	SchemaVersion string `yaml:"table.field.event.schema.version" example:"version"`
+	// More columns of the record, as `column:placement:alias`, separated by commas. The placement is
+	// `header`, `envelope` or `partition`. The alias may be missing.
+	AdditionalPlacement string `yaml:"table.fields.additional.placement" example:"event_type:header:eventType"`
+	// What happens if the table lacks an additional column.
+	AdditionalMissing string `yaml:"table.field.additional.missing" words:"error|ignore" fold:"true"`
+	// The column that names the topic. Without it, the column is `aggregate_type` or `aggregatetype`,
+	// whichever the table has.
+	RouteBy string `yaml:"route.by.field" example:"aggregate_type"`
+	// A Java regular expression over the value of the routing column, without look-around, back
+	// references and possessive quantifiers. `${VAR}` does not expand in it.
+	TopicRegex string `yaml:"route.topic.regex" example:"(?<routedByValue>.*)" verbatim:"true"`
+	// The topic that replaces a match of the regular expression. `${VAR}` does not expand in it.
+	TopicReplacement string `yaml:"route.topic.replacement" example:"shop.${routedByValue}" verbatim:"true"`
+	// A Java regular expression that renames the topic once more, as Kafka Connect's RegexRouter does
+	// after the EventRouter. `${VAR}` does not expand in it.
+	RenameRegex string `yaml:"topic.rename.regex" example:"outbox\\.event\\.(order|customer)" verbatim:"true"`
+	// The topic that replaces a match of `router.topic.rename.regex`.
+	RenameReplacement string `yaml:"topic.rename.replacement" example:"shop.$1" verbatim:"true"`
+	// Whether an empty payload gives a record without a value.
+	Tombstone bool `yaml:"route.tombstone.on.empty.payload"`
+	// What happens after an operation other than an insert.
+	InvalidOperation string `yaml:"table.op.invalid.behavior" words:"warn|error|fatal" fold:"true"`
+	// Whether a payload that is the text of a JSON object or array becomes JSON. It needs a value
 	// converter that writes JSON.
-	ExpandJSON     bool   `yaml:"table.expand.json.payload"`
-	JSONNull       string `yaml:"table.json.payload.null.behavior"`        // ignore | optional_bytes
-	JSONEmptyArray string `yaml:"table.json.payload.empty.array.behavior"` // ignore | optional_string
-	// JSONFieldNames adjusts the names of the fields of an expanded payload: none, avro or
-	// avro_unicode.
-	JSONFieldNames string `yaml:"field.name.adjustment.mode"`
+	ExpandJSON bool `yaml:"table.expand.json.payload"`
+	// How an expanded payload represents a null.
+	JSONNull string `yaml:"table.json.payload.null.behavior" words:"ignore|optional_bytes" fold:"true"`
+	// How an expanded payload represents an empty array.
+	JSONEmptyArray string `yaml:"table.json.payload.empty.array.behavior" words:"ignore|optional_string" fold:"true"`
+	// How the names of the fields of an expanded payload are adjusted.
+	JSONFieldNames string `yaml:"field.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
 }
 
 // Records has the options that decide how a row looks to the EventRouter and how column values
 // become bytes: those of Debezium's Postgres connector and of Kafka Connect's converters.
 type Records struct {
-	Key    DelegatingConverter `yaml:"key.converter"`
-	Value  DelegatingConverter `yaml:"value.converter"`
-	Header Converter           `yaml:"header.converter"`
+	// The converter of the key.
+	Key DelegatingConverter `yaml:"key.converter" words:"string|json|bytes|binary"`
+	// The converter of the value.
+	Value DelegatingConverter `yaml:"value.converter" words:"string|json|bytes|binary"`
+	// The converter of the headers.
+	Header Converter `yaml:"header.converter" words:"simple|string|json"`
 
-	TimePrecision string `yaml:"time.precision.mode"`
-	Decimal       string `yaml:"decimal.handling.mode"`
-	Binary        string `yaml:"binary.handling.mode"`
-	Interval      string `yaml:"interval.handling.mode"`
-	HStore        string `yaml:"hstore.handling.mode"`
-	// ExtendedHeaders adds the four headers __debezium.context.…, which need TopicPrefix.
+	// How times are represented.
+	TimePrecision string `yaml:"time.precision.mode" words:"adaptive|adaptive_time_microseconds|connect|isostring|microseconds|nanoseconds" fold:"true"`
+	// How numerics are represented.
+	Decimal string `yaml:"decimal.handling.mode" words:"precise|double|string" fold:"true"`
+	// How bytea is represented.
+	Binary string `yaml:"binary.handling.mode" words:"bytes|base64|base64-url-safe|hex" fold:"true"`
+	// How intervals are represented.
+	Interval string `yaml:"interval.handling.mode" words:"numeric|string" fold:"true"`
+	// How hstore is represented.
+	HStore string `yaml:"hstore.handling.mode" words:"json|map" fold:"true"`
+	// Whether each record has Debezium's four `__debezium.context.…` headers. It needs
+	// `records.topic.prefix`.
 	ExtendedHeaders bool `yaml:"extended.headers.enabled"`
-	// TopicPrefix begins the names of schemas, and is the connector's name in the extended headers.
-	TopicPrefix string `yaml:"topic.prefix"`
-	// SchemaNames and FieldNames adjust the names of schemas and of columns: none, avro or
-	// avro_unicode.
-	SchemaNames string `yaml:"schema.name.adjustment.mode"`
-	FieldNames  string `yaml:"field.name.adjustment.mode"`
-	// Headers change the headers of every record, one step after the other.
-	Headers []HeaderStep `yaml:"headers"`
-	// UnavailableValue stands for a large value that an update did not send.
-	UnavailableValue string `yaml:"unavailable.value.placeholder"`
+	// The beginning of the names of schemas, and the name of the connector in the extended headers.
+	TopicPrefix string `yaml:"topic.prefix" pattern:"^[A-Za-z0-9._-]*$" want:"letters, digits, '.', '_' and '-'" example:"shop"`
+	// How the names of schemas are adjusted.
+	SchemaNames string `yaml:"schema.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
+	// How the names of columns are adjusted.
+	FieldNames string `yaml:"field.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
+	// Steps that change the headers of every record, one after the other. A step is `{insert: name,
+	// value: text}` or `drop: [name]`. No step can insert or drop the header `id`, because `recover`
+	// finds the records by it.
+	Headers []HeaderStep `yaml:"headers" example:"[{insert: source, value: shop}]"`
+	// The text that replaces a large value that an update did not send.
+	UnavailableValue string `yaml:"unavailable.value.placeholder" example:"__debezium_unavailable_value"`
 }
 
 // DefaultConfig has the EventRouter's defaults, and converters that do not change text.
@@ -109,9 +129,7 @@ func DefaultConfig() Config {
 	}
 }
 
-var nameModes = []string{"none", "avro", "avro_unicode"}
-
-// Validate returns everything that is wrong with c, in the order of the options.
+// Validate returns everything that is wrong with c.
 func (c *Config) Validate() conf.Problems {
 	_, _, ps := c.compile()
 	return ps
@@ -119,33 +137,13 @@ func (c *Config) Validate() conf.Problems {
 
 // compile parses the options that have a syntax, and returns everything that is wrong with c.
 func (c *Config) compile() (placements []placement, topics *topics, ps conf.Problems) {
-	oneOf := func(option, got string, words ...string) {
-		if !slices.ContainsFunc(words, func(w string) bool { return strings.EqualFold(w, got) }) {
-			ps.OneOf(option, got, words...)
-		}
-	}
-	if c.EventID == "" {
-		ps.Add("router.table.field.event.id", conf.MustBe, "the name of a column", "")
-	}
-	if c.Payload == "" {
-		ps.Add("router.table.field.event.payload", conf.MustBe, "the name of a column", "")
-	}
+	ps = slices.Concat(conf.Check("router", &c.Options), conf.Check("records", &c.Records))
 	placements, err := parsePlacements(c.AdditionalPlacement)
 	ps.Try("router.table.fields.additional.placement", err)
-	oneOf("router.table.field.additional.missing", c.AdditionalMissing, "error", "ignore")
 	topics = newTopics(c, &ps)
-	oneOf("router.table.op.invalid.behavior", c.InvalidOperation, "warn", "error", "fatal")
-	oneOf("router.table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes")
-	oneOf("router.table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string")
-	oneOf("router.field.name.adjustment.mode", c.JSONFieldNames, nameModes...)
 	c.Key.validate(&ps, "records.key.converter")
 	c.Value.validate(&ps, "records.value.converter")
-	c.Header.validate(&ps, "records.header.converter", "simple", "string", "json")
-	oneOf("records.time.precision.mode", c.TimePrecision, pgvalue.TimeModes...)
-	oneOf("records.decimal.handling.mode", c.Decimal, pgvalue.DecimalModes...)
-	oneOf("records.binary.handling.mode", c.Binary, pgvalue.BinaryModes...)
-	oneOf("records.interval.handling.mode", c.Interval, pgvalue.IntervalModes...)
-	oneOf("records.hstore.handling.mode", c.HStore, pgvalue.HStoreModes...)
+	c.Header.validate(&ps, "records.header.converter")
 	const prefix = "records.topic.prefix"
 	if c.TopicPrefix == "" {
 		switch {
@@ -158,14 +156,10 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 		case c.Updates && c.Header.schemas():
 			ps.Add(prefix, conf.Required, "with source.publish update and a header converter that writes schemas: the name of the schema of __debezium.oldkey begins with it", nil)
 		}
-	} else if strings.ContainsFunc(c.TopicPrefix, notInTopic) { // CommonConnectorConfig.TOPIC_NAME_PATTERN
-		ps.Add(prefix, conf.MustBe, "letters, digits, '.', '_' and '-'", c.TopicPrefix)
 	}
 	for i := range c.Headers {
 		c.Headers[i].validate(&ps, fmt.Sprintf("records.headers[%d]", i))
 	}
-	oneOf("records.schema.name.adjustment.mode", c.SchemaNames, nameModes...)
-	oneOf("records.field.name.adjustment.mode", c.FieldNames, nameModes...)
 	return placements, topics, ps
 }
 
@@ -173,9 +167,6 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 func enveloped(ps []placement) bool {
 	return slices.ContainsFunc(ps, func(p placement) bool { return p.place == inEnvelope })
 }
-
-// notInTopic reports that Kafka does not allow the character in the name of a topic.
-func notInTopic(r rune) bool { return r >= utf8.RuneSelf || !topicname.Allowed(byte(r)) }
 
 // modes are the options for package pgvalue.
 func (c *Config) modes() pgvalue.Modes {

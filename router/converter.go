@@ -10,39 +10,37 @@ import (
 // A Converter is one of Kafka Connect's converters with its options. Its keys begin with the key of
 // the converter.
 type Converter struct {
-	Name          string `suffix:""`                           // string | json | bytes | binary; of headers: simple | string | json
-	Schemas       bool   `suffix:".schemas.enable"`            // json only, as the following
-	DecimalFormat string `suffix:".decimal.format"`            // base64 | numeric; empty is base64
-	NullDefault   bool   `suffix:".replace.null.with.default"` // whether NULL becomes the column's default
+	Name string `suffix:""` // string | json | bytes | binary; of headers: simple | string | json
+	// Whether the converter `json` writes the schema with each value.
+	Schemas bool `suffix:".schemas.enable"`
+	// How the converter `json` writes decimals.
+	DecimalFormat string `suffix:".decimal.format" words:"|base64|numeric" fold:"true"`
+	// Whether the converter `json` writes the default of a field in the place of a null.
+	NullDefault bool `suffix:".replace.null.with.default"`
 }
 
 // A DelegatingConverter is a Converter that may be binary, which leaves values that are not bytes
 // to another converter. The Delegate has no Name if there is none.
 type DelegatingConverter struct {
 	Converter `suffix:""`
-	Delegate  Converter `suffix:".delegate.converter.type"`
+	// The converter of values that are not bytes, with the converter `binary`.
+	Delegate Converter `suffix:".delegate.converter.type" words:"|string|json|bytes"`
 }
 
 // validate adds what is wrong. Options of a converter that was not chosen would do nothing.
-func (c *Converter) validate(ps *conf.Problems, option string, names ...string) {
-	ps.OneOf(option, c.Name, names...)
-	switch strings.ToLower(c.DecimalFormat) {
-	case "", "base64", "numeric":
-	default:
-		ps.Add(option+".decimal.format", conf.MustBe, "one of base64, numeric", c.DecimalFormat)
-	}
+func (c *Converter) validate(ps *conf.Problems, option string) {
 	if c.Name != "json" && (c.Schemas || !c.NullDefault || strings.EqualFold(c.DecimalFormat, "numeric")) {
 		ps.Add(option, conf.MustBe, "json if schemas.enable, decimal.format or replace.null.with.default is set", c.Name)
 	}
 }
 
 func (c *DelegatingConverter) validate(ps *conf.Problems, option string) {
-	c.Converter.validate(ps, option, "string", "json", "bytes", "binary")
+	c.Converter.validate(ps, option)
 	option += ".delegate.converter.type"
 	if c.Delegate.Name != "" && c.Name != "binary" {
 		ps.Add(option, conf.Contradicts, "a converter other than binary", c.Delegate.Name)
 	}
-	c.Delegate.validate(ps, option, "", "string", "json", "bytes")
+	c.Delegate.validate(ps, option)
 }
 
 // schemas reports whether the converter writes schemas.

@@ -77,8 +77,8 @@ func TestAConfigErrorHasAllProblems(t *testing.T) {
 	}
 	for i, want := range []conf.Problem{
 		{Field: "router.table.field.event.payload", Rule: conf.MustBe},
-		{Field: "router.route.topic.regex", Rule: conf.Usable},
 		{Field: "records.hstore.handling.mode", Rule: conf.MustBe},
+		{Field: "router.route.topic.regex", Rule: conf.Usable},
 	} {
 		if p := wrong[i]; p.Rule != want.Rule || p.Field != want.Field {
 			t.Errorf("%+v, want %+v", p, want)

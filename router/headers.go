@@ -19,10 +19,15 @@ const (
 // A HeaderStep inserts one header or drops headers, as Kafka Connect's InsertHeader and DropHeaders
 // behind the EventRouter do.
 type HeaderStep struct {
-	Insert   string   `yaml:"insert"`    // the header's name
-	Value    string   `yaml:"value"`     // its text, which the header converter writes
-	BeforeID bool     `yaml:"before_id"` // insert the header before the header "id", not behind all headers
-	Drop     []string `yaml:"drop"`      // the names of headers
+	// The name of a header to insert. An inserted header follows all others, unless `before_id` is
+	// `true`.
+	Insert string `yaml:"insert" example:"source"`
+	// The text of the inserted header. The header converter writes it.
+	Value string `yaml:"value" example:"shop"`
+	// Whether the inserted header comes before the header `id`.
+	BeforeID bool `yaml:"before_id"`
+	// The names of headers to drop.
+	Drop []string `yaml:"drop" example:"[__debezium.context.runId]"`
 }
 
 func (s *HeaderStep) validate(ps *conf.Problems, option string) {

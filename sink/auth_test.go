@@ -135,8 +135,6 @@ func TestConfigurationErrorsAreToldAllAtOnce(t *testing.T) {
 			TLS:     &kafka.TLS{CAFile: "/does/not/exist", CertFile: "only"},
 			SASL:    kafka.SASL{Mechanism: "SCRAM-SHA-256"},
 		},
-		Compression: "brotli", Linger: -1,
-		Topics: Topics{Partitions: -2, ReplicationFactor: 40_000},
 	}
 	err := cfg.Validate()
 	if err == nil {
@@ -145,10 +143,6 @@ func TestConfigurationErrorsAreToldAllAtOnce(t *testing.T) {
 	for _, want := range []string{
 		`kafka.brokers[0]: must be host:port (got "kafka")`,
 		`kafka.brokers[1]: must be host:port with a port from 1 to 65535 (got "kafka:99999")`,
-		`kafka.compression: must be one of none, gzip, snappy, lz4, zstd (got "brotli")`,
-		`kafka.linger: must be auto, or from 0s to 10s (got -1ns)`,
-		`kafka.topics.partitions: must be -1 (the broker's default) or at least 1 (got -2)`,
-		`kafka.topics.replication_factor: must be -1 (the broker's default) or from 1 to 32767 (got 40000)`,
 		`kafka.tls: must have both cert_file and key_file, or neither`,
 		`kafka.tls.ca_file: open /does/not/exist: no such file or directory`,
 		`kafka.sasl.username: is required for SCRAM-SHA-256`,

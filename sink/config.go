@@ -4,7 +4,6 @@
 package sink
 
 import (
-	"math"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -18,9 +17,13 @@ import (
 type Config struct {
 	kafka.Config `yaml:",inline"`
 
-	Compression string `yaml:"compression"` // none, gzip, snappy, lz4 or zstd; empty is snappy
-	Linger      Linger `yaml:"linger"`
-	Topics      Topics `yaml:"topics"`
+	// The compression of the records.
+	Compression string `yaml:"compression" words:"|none|gzip|snappy|lz4|zstd"`
+	// How long a batch waits for more records. With `auto`, nothing waits, because batches fill while
+	// requests are on their way.
+	Linger Linger `yaml:"linger" words:"auto" min:"0s" max:"10s" example:"5ms"`
+	// Missing topics.
+	Topics Topics `yaml:"topics"`
 
 	// WindowEvents and WindowBytes are what the relay has in flight at most. The client's own limits are set above them, so
 	// that the window is the only brake.
@@ -43,9 +46,12 @@ type Config struct {
 
 // Topics says whether a missing topic is created, and how. -1, and 0, leave it to the broker's defaults.
 type Topics struct {
-	Create            bool `yaml:"create"`
-	Partitions        int  `yaml:"partitions"`
-	ReplicationFactor int  `yaml:"replication_factor"`
+	// Whether walpost creates a missing topic. Otherwise, walpost waits for it.
+	Create bool `yaml:"create"`
+	// The partitions of a topic that walpost creates. With -1, the broker decides.
+	Partitions int `yaml:"partitions" min:"-1" max:"2147483647" example:"12"`
+	// The replicas of a topic that walpost creates. With -1, the broker decides.
+	ReplicationFactor int `yaml:"replication_factor" min:"-1" max:"32767" example:"3"`
 }
 
 // A Linger is how long a batch waits for more records while it is not full. 0 is auto: nothing waits, because batches fill
@@ -64,22 +70,6 @@ func (l Linger) String() string { return time.Duration(l).String() }
 // DefaultConfig has every default. The brokers have none.
 func DefaultConfig() Config {
 	return Config{Compression: "snappy", Topics: Topics{Partitions: -1, ReplicationFactor: -1}}
-}
-
-// Validate returns every fault of the configuration, or nil. It connects nowhere.
-func (c *Config) Validate() conf.Problems {
-	found := c.Config.Validate()
-	found.OneOf("kafka.compression", c.Compression, "", "none", "gzip", "snappy", "lz4", "zstd")
-	if c.Linger < 0 || time.Duration(c.Linger) > maxLinger {
-		found.Add("kafka.linger", conf.MustBe, "auto, or from 0s to "+maxLinger.String(), c.Linger)
-	}
-	if n := c.Topics.Partitions; n < -1 || n > math.MaxInt32 {
-		found.Add("kafka.topics.partitions", conf.MustBe, "-1 (the broker's default) or at least 1", n)
-	}
-	if n := c.Topics.ReplicationFactor; n < -1 || n > math.MaxInt16 {
-		found.Add("kafka.topics.replication_factor", conf.MustBe, "-1 (the broker's default) or from 1 to 32767", n)
-	}
-	return found
 }
 
 // Codec is what Compression names.

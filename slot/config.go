@@ -1,7 +1,6 @@
 package slot
 
 import (
-	"math"
 	"time"
 
 	"github.com/walpost/walpost/internal/conf"
@@ -11,17 +10,25 @@ import (
 // Config says how often the slot is read, when the WAL that it holds becomes a warning or critical, and what the breaker does.
 // It is the section monitor of walpost.yaml.
 type Config struct {
-	Interval         time.Duration `yaml:"interval"`
-	RetainedWarn     size.Bytes    `yaml:"retained_warn"`
-	RetainedCritical size.Bytes    `yaml:"retained_critical"`
-	// WALDiskSize is how large pg_wal may become on the server's disk, which SQL cannot tell: the size of its volume,
-	// or the share of the volume that WAL may take. 0 is unknown; then only max_slot_wal_keep_size is forecast.
-	WALDiskSize size.Bytes `yaml:"wal_disk_size"`
-	// Breaker is none, alert or stop_and_drop_slot: what happens when the slot holds RetainedCritical of WAL, or when
-	// WALDiskSize will be used up within BreakerForecast.
-	Breaker string `yaml:"breaker"`
-	// BreakerForecast needs WALDiskSize. With 0 only RetainedCritical trips the breaker.
-	BreakerForecast time.Duration `yaml:"breaker_forecast"`
+	// How often walpost examines the slot and the publication.
+	Interval time.Duration `yaml:"interval" min:"1s" max:"1h" example:"30s"`
+	// walpost warns when the slot holds this much WAL.
+	RetainedWarn size.Bytes `yaml:"retained_warn" min:"1" example:"5GiB" reload:"true"`
+	// walpost reports that the slot is in danger when it holds this much WAL. The value must be at
+	// least `monitor.retained_warn`.
+	RetainedCritical size.Bytes `yaml:"retained_critical" min:"1" example:"50GiB" reload:"true"`
+	// How large `pg_wal` may become, for the forecast. `0` is unknown. Without
+	// `max_slot_wal_keep_size` on the server, the forecast needs it.
+	WALDiskSize size.Bytes `yaml:"wal_disk_size" words:"0" min:"64MiB" example:"100GiB" reload:"true"`
+	// What happens when the slot holds `monitor.retained_critical` of WAL, or when the disk will be
+	// full within `monitor.breaker_forecast`. With `stop_and_drop_slot`, walpost stops the delivery
+	// and drops the slot, even while the relay is halted, so that the database's disk does not fill.
+	// Run [`walpost recover`](recover.md) afterwards.
+	Breaker string `yaml:"breaker" words:"none|alert|stop_and_drop_slot"`
+	// The time until WAL has used up `monitor.wal_disk_size`, which it needs, below which the breaker
+	// trips. It doesn't trip if the server gives up the slot before, because of
+	// `max_slot_wal_keep_size`. `0s`: only `monitor.retained_critical` trips it.
+	BreakerForecast time.Duration `yaml:"breaker_forecast" min:"0s" example:"30m" reload:"true"`
 
 	// Tableless says that logical messages are the only events, so that walpost recover refuses.
 	Tableless bool `yaml:"-"`
@@ -38,18 +45,11 @@ func (c Config) limited(of Config) Config {
 	return of
 }
 
-// Validate returns everything that is wrong with the Config.
+// Validate returns what is wrong with the keys together. conf.Check has what is wrong with each.
 func (c *Config) Validate() (found conf.Problems) {
-	conf.Range(&found, "monitor.interval", c.Interval, time.Second, time.Hour)
-	conf.Range(&found, "monitor.retained_warn", c.RetainedWarn, 1, math.MaxInt64)
 	if c.RetainedCritical < c.RetainedWarn {
 		found.Add("monitor.retained_critical", conf.MustBe, "at least monitor.retained_warn, "+c.RetainedWarn.String(), c.RetainedCritical)
 	}
-	if c.WALDiskSize != 0 {
-		conf.Range(&found, "monitor.wal_disk_size", c.WALDiskSize, 64<<20, math.MaxInt64)
-	}
-	found.OneOf("monitor.breaker", c.Breaker, BreakerOff, BreakerAlert, BreakerDrop)
-	conf.Range(&found, "monitor.breaker_forecast", c.BreakerForecast, 0, math.MaxInt64)
 	if c.BreakerForecast != 0 && c.Breaker == BreakerOff {
 		found.Add("monitor.breaker_forecast", conf.Contradicts, "monitor.breaker: none", c.BreakerForecast)
 	}

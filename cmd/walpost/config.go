@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/walpost/walpost"
@@ -19,11 +20,13 @@ import (
 type fileConfig struct {
 	walpost.Config `yaml:",inline"`
 
+	// The HTTP server.
 	HTTP statuspage.Config `yaml:"http"`
-	Log  logConfig         `yaml:"log"`
-	// Unsupported are the options of Debezium that convert could not convert. Each one is an error
-	// until the user has decided about it and deletes it.
-	Unsupported []string `yaml:"unsupported"`
+	// The log on standard error.
+	Log logConfig `yaml:"log"`
+	// The options of Debezium that `walpost debezium convert` could not convert. Every entry is an
+	// error until you have decided about the option and deleted the entry.
+	Unsupported []string `yaml:"unsupported" example:"[]"`
 
 	file     string           // "" if none was read
 	fileless bool             // the command has no --config
@@ -31,8 +34,10 @@ type fileConfig struct {
 }
 
 type logConfig struct {
-	Level  string `yaml:"level"`
-	Format string `yaml:"format"`
+	// The least severe lines that are logged.
+	Level string `yaml:"level" words:"debug|info|warn|error" reload:"true"`
+	// JSON, or text for people.
+	Format string `yaml:"format" words:"json|console"`
 }
 
 func defaultConfig() fileConfig {
@@ -45,13 +50,11 @@ func defaultConfig() fileConfig {
 
 // validate returns everything that is wrong, by the paths of walpost.yaml.
 func (c *fileConfig) validate(check func(*walpost.Config) walpost.Problems) walpost.Problems {
-	found := check(&c.Config)
+	found := slices.Concat(conf.Check("http", &c.HTTP), conf.Check("log", &c.Log), check(&c.Config))
 	for i, option := range c.Unsupported {
 		found.Add(fmt.Sprintf("unsupported[%d]", i), conf.Usable, option, nil)
 	}
 	c.HTTP.Validate(&found)
-	found.OneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	found.OneOf("log.format", c.Log.Format, "json", "console")
 	return found
 }
 

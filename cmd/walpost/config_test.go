@@ -16,9 +16,9 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cleanup"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/internal/yamlfile"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
 )
@@ -216,7 +216,7 @@ func keysOf(n *yaml.Node, path string, into map[string]bool) {
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		keysOf(n.Content[i+1], yamlfile.Join(path, n.Content[i].Value), into)
+		keysOf(n.Content[i+1], conf.Join(path, n.Content[i].Value), into)
 	}
 }
 
@@ -224,14 +224,14 @@ func leaves(v reflect.Value, path string) (keys []string) {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
-	if v.Kind() != reflect.Struct || len(yamlfile.Fields(v)) == 0 {
+	if v.Kind() != reflect.Struct || !conf.IsSection(v.Type()) {
 		if _, word := v.Interface().(relay.Policies); v.Kind() == reflect.Map && !word {
 			return nil
 		}
 		return []string{path}
 	}
-	for key, f := range yamlfile.Fields(v) {
-		keys = append(keys, leaves(f, yamlfile.Join(path, key))...)
+	for f := range conf.Fields(v, path) {
+		keys = append(keys, leaves(f.Value, f.Path)...)
 	}
 	return keys
 }
@@ -449,7 +449,7 @@ func TestWithoutFileTheFlagsAreNamed(t *testing.T) {
 
 func TestAnUnknownCleanupModeIsOneProblem(t *testing.T) {
 	cfg := cleanup.Config{Mode: "truncate"}
-	if found := cfg.Validate(); len(found) != 1 || found[0].Field != "cleanup.mode" {
+	if found := slices.Concat(conf.Check("cleanup", &cfg), cfg.Validate()); len(found) != 1 || found[0].Field != "cleanup.mode" {
 		t.Errorf("got %v", found)
 	}
 }

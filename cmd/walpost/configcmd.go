@@ -2,13 +2,14 @@ package main
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/conf"
-	"github.com/walpost/walpost/internal/configkeys"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 func validateCommand() *cobra.Command {
@@ -51,7 +52,7 @@ are masked, and the DSN is printed without its password. Keys without a value ar
 		if err != nil {
 			return err
 		}
-		return configkeys.Print(cmd.OutOrStdout(), &cfg, cfg.read.Origin, func(path string, secret conf.Secret) string {
+		return yamlfile.Print(cmd.OutOrStdout(), &cfg, cfg.read.Origin, func(path string, secret conf.Secret) string {
 			if path == "source.dsn" {
 				if dsn, ok := pg.Printable(string(secret)); ok {
 					return dsn
@@ -73,17 +74,11 @@ schema of the newest version.`,
 		Example: `  walpost config schema > walpost.schema.json`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			keys, err := describeKeys()
-			if err == nil {
-				_, err = cmd.OutOrStdout().Write(keys.Schema())
-			}
+			_, err := io.WriteString(cmd.OutOrStdout(), walpost.Schema())
 			return err
 		},
 	}
 }
 
-// describeKeys describes every key of walpost.yaml.
-func describeKeys() (*configkeys.Key, error) {
-	defaults := defaultConfig()
-	return configkeys.Of(&defaults)
-}
+// schemaURL is where the JSON Schema of the newest version is. The example and the output of init name it.
+const schemaURL = "https://raw.githubusercontent.com/walpost/walpost/main/walpost.schema.json"

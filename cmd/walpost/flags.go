@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -16,9 +15,9 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
-	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 // A setting is a key of walpost.yaml that also has a flag and an environment variable.
@@ -134,8 +133,8 @@ var defaultUsage = sync.OnceValue(func() []string {
 	defaults := defaultConfig()
 	usage := make([]string, len(settings))
 	for i, s := range settings {
-		if v := yamlfile.Find(reflect.ValueOf(&defaults).Elem(), s.field); !v.IsZero() {
-			usage[i] = fmt.Sprintf(" (default %v)", v)
+		if f, _ := conf.Find(&defaults, s.field); !f.Value.IsZero() {
+			usage[i] = fmt.Sprintf(" (default %v)", f.Value)
 		}
 	}
 	return usage

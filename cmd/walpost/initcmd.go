@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
-	"github.com/walpost/walpost/internal/configkeys"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
@@ -102,7 +101,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		}
 		b.WriteString(text + "\n")
 	}
-	line("# yaml-language-server: $schema="+configkeys.SchemaURL, "")
+	line("# yaml-language-server: $schema="+schemaURL, "")
 	line("# walpost.yaml, written by walpost init. walpost.example.yaml has every key.", "")
 	line("# Next: walpost setup, walpost check, walpost run.", "")
 	line("source:", "")

@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
-	"github.com/walpost/walpost/internal/configkeys"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 // A reloader reads the configuration again after a SIGHUP. It applies all that has changed, or nothing: a process whose configuration
@@ -57,14 +57,10 @@ func (r *reloader) reload() error {
 	if err != nil {
 		return err
 	}
-	keys, err := describeKeys()
-	if err != nil {
-		return err
-	}
 	var applied []string
 	var refused needsRestart
-	for _, c := range keys.Changes(&r.now, &next) {
-		if applied = append(applied, c.String()); !c.Key.Reload {
+	for _, c := range conf.Changes(&r.now, &next) {
+		if applied = append(applied, c.String()); !c.Has("reload") {
 			refused = append(refused, c)
 		}
 	}
@@ -84,12 +80,12 @@ func (r *reloader) reload() error {
 }
 
 // needsRestart are changes that only a restart applies.
-type needsRestart []configkeys.Change
+type needsRestart []conf.Change
 
 func (e needsRestart) Error() string {
 	keys := make([]string, len(e))
 	for i, c := range e {
-		keys[i] = c.Key.Path
+		keys[i] = c.Path
 	}
 	return fmt.Sprintf("only a restart applies a change of %s. Restart walpost, or undo the change", strings.Join(keys, ", "))
 }

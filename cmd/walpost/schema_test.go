@@ -20,22 +20,21 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/configkeys"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/relay"
 )
 
 var update = goflag.Bool("update", false, "write walpost.schema.json and the keys in docs/configuration.md anew")
 
-// Every key is in keys.yaml, and all that is there is a key.
-func TestEveryKeyIsDescribed(t *testing.T) {
-	describe(t)
-}
-
 func describe(t *testing.T) *configkeys.Key {
 	t.Helper()
-	keys, err := describeKeys()
+	defaults := defaultConfig()
+	keys, err := configkeys.Of(&defaults, "../..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +55,7 @@ func TestTheSchemaAndTheReferenceAreOfThisVersion(t *testing.T) {
 		t.Fatalf("%s has no place for the keys", page)
 	}
 	for name, want := range map[string][]byte{
-		"../../walpost.schema.json": keys.Schema(),
+		"../../walpost.schema.json": keys.Schema(schemaURL),
 		page:                        slices.Concat(head, begin, []byte("\n"+keys.Reference()+"\n"), end, tail),
 	} {
 		got, err := os.ReadFile(name)
@@ -64,7 +63,7 @@ func TestTheSchemaAndTheReferenceAreOfThisVersion(t *testing.T) {
 		case *update:
 			err = os.WriteFile(name, want, 0o600)
 		case err == nil && !bytes.Equal(got, want):
-			err = errors.New("differs from internal/configkeys/keys.yaml and the structs: go test ./cmd/walpost -run TheSchemaAndTheReference -update")
+			err = errors.New("differs from the structs: go test ./cmd/walpost -run TheSchemaAndTheReference -update")
 		}
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -80,7 +79,7 @@ type judge struct {
 
 func newJudge(t *testing.T) judge {
 	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(describe(t).Schema()))
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(describe(t).Schema(schemaURL)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,19 +324,19 @@ func TestWhatTheDescriptionAllowsIsAccepted(t *testing.T) {
 	n := 0
 	leavesOf(describe(t), nil, func(k *configkeys.Key, path []string) {
 		var good []any
-		for _, w := range k.Words {
+		for _, w := range k.Words() {
 			good = append(good, w)
 		}
 		switch k.Kind {
 		case configkeys.Bool:
 			good = append(good, true, false, "true", "false")
 		case configkeys.Int, configkeys.Duration, configkeys.Size:
-			for _, bound := range []string{k.Min, k.Max} {
+			for _, bound := range []string{k.Min(), k.Max()} {
 				if bound != "" {
 					good = append(good, bound, scaled(t, k, bound, 0))
 				}
 			}
-			if k.Max == "" {
+			if k.Max() == "" {
 				most := map[configkeys.Kind]any{configkeys.Int: math.MaxInt64, configkeys.Size: "9223372036854775807", configkeys.Duration: "2562047h"}
 				good = append(good, most[k.Kind])
 			}
@@ -415,19 +414,33 @@ func TestWhatTheDescriptionForbidsIsRefused(t *testing.T) {
 			bad = append(bad, "nonsense", true, doc{"default": "nonsense"})
 		case k.Closed():
 			bad = append(bad, "nonsense", true, 1.5)
-		case k.Pattern != "":
-			bad = append(bad, "no/such: value!")
-		}
-		for bound, more := range map[string]int64{k.Min: -1, k.Max: 1} {
-			if bound != "" {
-				bad = append(bad, scaled(t, k, bound, more))
+		case k.Has("pattern"):
+			for _, text := range []string{"", "no/such: value!"} {
+				if !regexp.MustCompile(k.Tag.Get("pattern")).MatchString(text) {
+					bad = append(bad, text)
+				}
 			}
+		}
+		for bound, more := range map[string]int64{k.Min(): -1, k.Max(): 1} {
+			if bound == "" {
+				continue
+			}
+			beyond := scaled(t, k, bound, more)
+			if k.Kind == configkeys.Int {
+				bad = append(bad, beyond)
+				continue
+			}
+			t.Run(fmt.Sprintf("%s=%v", k.Path, beyond), func(t *testing.T) { // which the schema cannot tell
+				in := least()
+				set(in, path, beyond)
+				j.validateRefuses(t, file(t, in), k.Path)
+				n++
+			})
 		}
 		for _, value := range bad {
 			t.Run(fmt.Sprintf("%s=%v", k.Path, value), func(t *testing.T) {
 				in := least()
 				set(in, path, value)
-				polled(in, k.Path)
 				j.bothRefuse(t, file(t, in), k.Path)
 				n++
 			})
@@ -451,39 +464,26 @@ func (j judge) bothRefuse(t *testing.T, text []byte, field string) {
 	if j.bySchema(text) == nil {
 		t.Errorf("%s\nthe schema accepts it", text)
 	}
+	j.validateRefuses(t, text, field)
+}
+
+func (j judge) validateRefuses(t *testing.T, text []byte, field string) {
+	t.Helper()
 	field = strings.ReplaceAll(field, "[].", "[0].")
 	if found := j.byValidate(t, text, testEnv); !slices.ContainsFunc(found, func(p yamlfile.Problem) bool { return strings.HasPrefix(p.Field, field) }) {
 		t.Errorf("%s\nvalidate says nothing of %s: %v", text, field, found)
 	}
 }
 
-// If validate has a list of the words of a key, the description has the same.
-func TestTheDescriptionHasTheWordsOfEveryText(t *testing.T) {
-	j := newJudge(t)
-	lists := 0
-	leavesOf(describe(t), nil, func(k *configkeys.Key, path []string) {
-		if k.Kind != configkeys.Text && k.Kind != configkeys.Policies {
-			return
-		}
-		in := least()
-		set(in, path, "nonsense")
-		for _, p := range j.byValidate(t, file(t, in), testEnv) {
-			list, ok := strings.CutPrefix(p.Want, "one of ")
-			if !ok || p.Field != k.Path {
-				continue
-			}
-			lists++
-			words := strings.Split(list, ", ")
-			have := slices.DeleteFunc(slices.Clone(k.Words), func(w string) bool { return w == "" })
-			slices.Sort(words)
-			slices.Sort(have)
-			if !slices.Equal(words, have) {
-				t.Errorf("%s: validate has the words %v, and internal/configkeys/keys.yaml %v", k.Path, words, have)
-			}
-		}
-	})
-	if lists < 20 {
-		t.Errorf("only %d lists of words", lists)
+// Each reason of a bad event can have a policy of its own.
+func TestOnPoisonHasEveryReason(t *testing.T) {
+	want := []string{relay.DefaultPolicy}
+	for _, r := range cdc.Reasons {
+		want = append(want, string(r))
+	}
+	cfg := defaultConfig()
+	if f, ok := conf.Find(&cfg, "delivery.on_poison"); !ok || !slices.Equal(f.Keys(), want) {
+		t.Errorf("the keys are %v, want %v", f.Keys(), want)
 	}
 }
 

@@ -3,7 +3,6 @@
 package conf
 
 import (
-	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -78,15 +77,5 @@ func (ps *Problems) OneOf(field, value string, words ...string) {
 	if !slices.Contains(words, value) {
 		words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
 		ps.Add(field, MustBe, "one of "+strings.Join(words, ", "), value)
-	}
-}
-
-// Range adds a problem if the value is below least or above most.
-func Range[T cmp.Ordered](ps *Problems, field string, value, least, most T) {
-	if value < least {
-		ps.Add(field, MustBe, fmt.Sprintf("at least %v", least), value)
-	}
-	if value > most {
-		ps.Add(field, MustBe, fmt.Sprintf("at most %v", most), value)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/walpost/walpost/internal/conf"
 )
 
 // Reference is every key as Markdown: a heading for each section, and a list of its keys.
@@ -40,20 +42,20 @@ func (k *Key) item(b *strings.Builder) {
 	}
 }
 
-// facts are the type, the default, the bounds, the first version, and whether a running walpost takes a new value.
+// facts are the type, the default, the bounds, and whether a running walpost takes a new value.
 func (k *Key) facts() string {
 	facts := k.kind()
 	switch {
-	case k.Off:
+	case k.Off():
 		facts += ", off by default"
-	case k.Kind == Section || k.inItem():
-	case k.Default.IsZero() && slices.Contains([]Kind{Text, Secret, List, Mapping}, k.Kind):
+	case k.Kind == Section || strings.Contains(k.Path, "[]"): // of an item
+	case k.Value.IsZero() && slices.Contains([]Kind{Text, Secret, List, Mapping}, k.Kind):
 		facts += ", no default"
 	default:
-		facts += ", default `" + short(plain(k.Default)) + "`"
+		facts += ", default `" + short(conf.Plain(k.Value)) + "`"
 	}
-	facts += k.bound() + ", since " + k.Since
-	if k.Reload {
+	facts += k.bound()
+	if k.Has("reload") {
 		facts += ", reloaded by SIGHUP"
 	}
 	return facts
@@ -61,7 +63,7 @@ func (k *Key) facts() string {
 
 // kind says what the value can be.
 func (k *Key) kind() string {
-	words := slices.DeleteFunc(slices.Clone(k.Words), func(w string) bool { return w == "" })
+	words := slices.DeleteFunc(k.Words(), func(w string) bool { return w == "" })
 	for i := range words {
 		words[i] = "`" + words[i] + "`"
 	}
@@ -70,8 +72,6 @@ func (k *Key) kind() string {
 		return either(words)
 	case k.Kind == List && k.Closed(), k.Kind == Policies:
 		return string(k.Kind) + " of " + strings.Join(words, ", ")
-	case k.Kind == Int:
-		return "whole number of " + k.Unit
 	}
 	return either(append([]string{string(k.Kind)}, words...))
 }
@@ -79,16 +79,13 @@ func (k *Key) kind() string {
 // bound says from where to where the value may be.
 func (k *Key) bound() string {
 	switch {
-	case k.Min != "" && k.Max != "":
-		return fmt.Sprintf(", from `%s` to `%s`", k.Min, k.Max)
-	case k.Min != "":
-		return fmt.Sprintf(", at least `%s`", k.Min)
+	case k.Has("max"):
+		return fmt.Sprintf(", from `%s` to `%s`", k.Min(), k.Max())
+	case k.Has("min"):
+		return fmt.Sprintf(", at least `%s`", k.Min())
 	}
 	return ""
 }
-
-// inItem reports whether the key is one of an item of a list.
-func (k *Key) inItem() bool { return strings.Contains(k.Path, "[]") }
 
 func either(words []string) string {
 	last := len(words) - 1
@@ -105,7 +102,7 @@ func short(v any) string {
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // keys.yaml has something that JSON has not
+		panic(err) // an example has something that JSON has not
 	}
 	return strings.NewReplacer(`":`, ": ", `"`, "", ",", ", ").Replace(string(text))
 }

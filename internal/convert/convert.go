@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/convert/input"
-	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 // Options are facts that the input does not have.
@@ -255,7 +255,7 @@ func (c *conversion) rest() {
 		owner := "" // names Java code, which has options under its names
 		for _, option := range []string{"converters", "post.processors"} {
 			list, _ := c.in.ByName[option].Plain()
-			if slices.ContainsFunc(yamlfile.SplitList(list), func(name string) bool { return strings.HasPrefix(e.Name, name+".") }) {
+			if slices.ContainsFunc(conf.SplitList(list), func(name string) bool { return strings.HasPrefix(e.Name, name+".") }) {
 				owner = option
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/convert/input"
-	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 // producer is the name of the producer's option that counts: the connector's producer.override.…, or
@@ -102,7 +102,7 @@ func (c *conversion) brokers() {
 	switch {
 	case c.in.Has(option) && known:
 		var all []string
-		for _, b := range yamlfile.SplitList(value) {
+		for _, b := range conf.SplitList(value) {
 			if _, after, ok := strings.Cut(b, "://"); ok {
 				b = after // LISTENER://host:port
 			}

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/javaregex"
-	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 const (
@@ -60,7 +60,7 @@ func (c *conversion) predicate(transform string) (p predicate, there bool) {
 		return predicate{why: "its predicate cannot be read"}, c.in.Has(option)
 	}
 	c.predicates[name] = true
-	if !slices.Contains(yamlfile.SplitList(c.or("predicates", "")), name) {
+	if !slices.Contains(conf.SplitList(c.or("predicates", "")), name) {
 		return predicate{why: "the predicate " + name + " is not in predicates"}, true
 	}
 	prefix := "predicates." + name + "."

@@ -10,7 +10,7 @@ import (
 	"unicode"
 
 	"github.com/walpost/walpost/internal/javaregex"
-	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 const smt = "org.apache.kafka.connect.transforms."
@@ -221,7 +221,7 @@ func (c *conversion) insertHeader(prefix string, before bool) (Verdict, string) 
 
 func (c *conversion) dropHeaders(prefix string, before bool) (Verdict, string) {
 	list, _ := c.literal(prefix + "headers")
-	drop := yamlfile.SplitList(list)
+	drop := conf.SplitList(list)
 	if before { // the headers of the EventRouter are not there yet
 		drop = slices.DeleteFunc(drop, func(name string) bool {
 			return name == "id" || c.placesHeader(name)
@@ -238,7 +238,7 @@ type placement struct{ column, place, alias string }
 
 func (c *conversion) placements() []placement {
 	var all []placement
-	for _, item := range yamlfile.SplitList(c.placement) {
+	for _, item := range conf.SplitList(c.placement) {
 		parts := strings.Split(item, ":")
 		for i := range parts {
 			parts[i] = strings.TrimSpace(parts[i])
@@ -278,7 +278,7 @@ func (c *conversion) hasHeader(name string) answer {
 func (c *conversion) headerFrom(prefix string, before bool) (Verdict, string) {
 	get := func(name string) []string {
 		v, _ := c.literal(prefix + name)
-		return yamlfile.SplitList(v)
+		return conf.SplitList(v)
 	}
 	fields, headers, operation := get("fields"), get("headers"), c.or(prefix+"operation", "")
 	all := c.placements()

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/convert/input"
-	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 // source converts the section source: the connection, the tables, the slot and its publication.
@@ -199,7 +199,7 @@ func (c *conversion) publication() {
 	c.text("publication.name", "publication", "dbz_publication")
 	const skipped = "skipped.operations"
 	v, ok := c.literal(skipped)
-	operations := yamlfile.SplitList(strings.ToLower(v))
+	operations := conf.SplitList(strings.ToLower(v))
 	c.updates = !slices.Contains(operations, "u")
 	switch {
 	case ok && slices.Contains(operations, "c"):

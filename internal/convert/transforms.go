@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 const eventRouter = "io.debezium.transforms.outbox.EventRouter"
@@ -23,7 +23,7 @@ func (c *conversion) transforms() bool {
 		}
 		return false
 	}
-	all, router := yamlfile.SplitList(list), ""
+	all, router := conf.SplitList(list), ""
 	for i, name := range all {
 		if slices.Contains(all[:i], name) {
 			c.bad("transforms", "%s occurs twice", name)

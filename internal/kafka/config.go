@@ -19,9 +19,13 @@ import (
 
 // Config says how to reach the brokers and how to log in.
 type Config struct {
-	Brokers []string `yaml:"brokers"` // host:port; at least one
-	TLS     *TLS     `yaml:"tls"`     // nil: off
-	SASL    SASL     `yaml:"sasl"`
+	// The brokers to ask first, as `host:port`.
+	Brokers []string `yaml:"brokers" example:"[kafka-1:9092, kafka-2:9092]"`
+	// TLS is off without this section. `tls: {}` trusts the authorities of the system. walpost reads
+	// the files again for every connection.
+	TLS *TLS `yaml:"tls"`
+	// The login. walpost reads the files again for every login.
+	SASL SASL `yaml:"sasl"`
 
 	// Dial replaces the dialer, for tests and tunnels. TLS is then Dial's task.
 	Dial func(ctx context.Context, network, host string) (net.Conn, error) `yaml:"-"`
@@ -32,38 +36,54 @@ type Config struct {
 // TLS names PEM files, all of them optional. They are read again for every connection, so a renewed certificate needs no
 // restart.
 type TLS struct {
-	CAFile     string `yaml:"ca_file"`   // default: the system's roots
-	CertFile   string `yaml:"cert_file"` // with KeyFile
-	KeyFile    string `yaml:"key_file"`
-	ServerName string `yaml:"server_name"` // default: the broker's host
+	// A PEM file with the authorities to trust, instead of those of the system.
+	CAFile string `yaml:"ca_file" example:"/etc/walpost/ca.pem"`
+	// A PEM file with the certificate of walpost.
+	CertFile string `yaml:"cert_file" example:"/etc/walpost/client.pem"`
+	// A PEM file with the key of the certificate.
+	KeyFile string `yaml:"key_file" example:"/etc/walpost/client.key"`
+	// The name in the certificate of the brokers, if it is not the host of the broker.
+	ServerName string `yaml:"server_name" example:"kafka.internal"`
 }
 
 // SASL is used when Mechanism is set. The files are read again for every authentication.
 type SASL struct {
-	Mechanism string `yaml:"mechanism"` // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM
+	// How to log in. Without it, walpost does not log in.
+	Mechanism string `yaml:"mechanism" words:"|PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER|AWS_MSK_IAM"`
 
-	// PLAIN and SCRAM.
-	Username     string      `yaml:"username"`
-	Password     conf.Secret `yaml:"password"`
-	PasswordFile string      `yaml:"password_file"`
+	// The user, for PLAIN and SCRAM.
+	Username string `yaml:"username" example:"walpost"`
+	// The password, for PLAIN and SCRAM.
+	Password conf.Secret `yaml:"password" example:"secret"`
+	// A file with the password.
+	PasswordFile string `yaml:"password_file" example:"/run/secrets/kafka"`
 
-	// OAUTHBEARER.
-	Token      conf.Secret       `yaml:"token"`
-	TokenFile  string            `yaml:"token_file"`
-	Extensions map[string]string `yaml:"extensions"`
+	// The token, for OAUTHBEARER.
+	Token conf.Secret `yaml:"token" example:"secret"`
+	// A file with the token.
+	TokenFile string `yaml:"token_file" example:"/run/secrets/token"`
+	// The SASL extensions, for OAUTHBEARER.
+	Extensions map[string]string `yaml:"extensions" example:"{logicalCluster: lkc-1}"`
 
-	// AWS_MSK_IAM. What is empty comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. The region is
-	// Region. If Region is empty, it is the region in the broker's name, or else AWS_REGION.
-	AccessKey        string      `yaml:"access_key"`
-	AccessKeyFile    string      `yaml:"access_key_file"`
-	SecretKey        conf.Secret `yaml:"secret_key"`
-	SecretKeyFile    string      `yaml:"secret_key_file"`
-	SessionToken     conf.Secret `yaml:"session_token"`
-	SessionTokenFile string      `yaml:"session_token_file"`
-	Region           string      `yaml:"region"`
+	// The access key, for AWS_MSK_IAM. Without it, `AWS_ACCESS_KEY_ID` has it.
+	AccessKey string `yaml:"access_key" example:"AKIA"`
+	// A file with the access key.
+	AccessKeyFile string `yaml:"access_key_file" example:"/run/secrets/aws-key"`
+	// The secret key, for AWS_MSK_IAM. Without it, `AWS_SECRET_ACCESS_KEY` has it.
+	SecretKey conf.Secret `yaml:"secret_key" example:"secret"`
+	// A file with the secret key.
+	SecretKeyFile string `yaml:"secret_key_file" example:"/run/secrets/aws"`
+	// The session token, for AWS_MSK_IAM. Without it, `AWS_SESSION_TOKEN` has it.
+	SessionToken conf.Secret `yaml:"session_token" example:"secret"`
+	// A file with the session token.
+	SessionTokenFile string `yaml:"session_token_file" example:"/run/secrets/aws-session"`
+	// The region, for AWS_MSK_IAM. Without it, the region is in the name of the broker or in
+	// `AWS_REGION`.
+	Region string `yaml:"region" example:"eu-central-1"`
 }
 
-// Validate returns every fault of the configuration, or nil. It opens the files and connects nowhere.
+// Validate returns what is wrong with the keys together and with the files, or nil. conf.Check has what is wrong with each
+// key. It connects nowhere.
 func (c Config) Validate() (found conf.Problems) {
 	if len(c.Brokers) == 0 {
 		found.Add("kafka.brokers", conf.Required, "", nil)

@@ -21,14 +21,19 @@ const (
 
 // A Config says which messages of pg_logical_emit_message(true, …) are events.
 type Config struct {
-	// Prefix is the prefix of the messages, byte by byte. Empty: no message has the format row.
-	Prefix string `yaml:"prefix"`
-	Format string `yaml:"format"`
-	// Include and Exclude are Java regular expressions for whole prefixes, without regard to case, as
-	// in message.prefix.include.list and message.prefix.exclude.list. Only one of them may be set, and
-	// only with the format debezium. Without them, all messages are events.
-	Include []string `yaml:"include"`
-	Exclude []string `yaml:"exclude"`
+	// Logical messages with this prefix are events, beside the rows of the tables or without any
+	// table. See [messages.md](messages.md).
+	Prefix string `yaml:"prefix" example:"outbox"`
+	// With `row`, walpost routes each message as a row. With `debezium`, each message gives the record
+	// that Debezium writes for it. It needs `records.topic.prefix`. See [messages.md](messages.md).
+	Format string `yaml:"format" words:"row|debezium"`
+	// With `source.messages.format: debezium`, the prefixes of the messages that are events, as Java
+	// regular expressions for whole prefixes, without regard to case. Without this key, all messages
+	// are events.
+	Include []string `yaml:"include" example:"[\"audit.*\"]"`
+	// With `source.messages.format: debezium`, the prefixes of the messages that are not events, as in
+	// `source.messages.include`.
+	Exclude []string `yaml:"exclude" example:"[heartbeat]"`
 }
 
 // On reports whether messages are events.
@@ -53,7 +58,6 @@ func (c *Config) String() string {
 // Validate adds what is wrong.
 func (c *Config) Validate(found *conf.Problems) {
 	const section = "source.messages."
-	found.OneOf(section+"format", c.Format, Row, Debezium)
 	if !pg.IsPrefix(c.Prefix) {
 		found.Add(section+"prefix", conf.MustBe, fmt.Sprintf("at most %d bytes of UTF-8 without control characters", pg.MaxPrefix), c.Prefix)
 	} else if c.Prefix != "" && c.Debezium() {

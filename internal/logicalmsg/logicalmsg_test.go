@@ -74,7 +74,6 @@ func TestALongPrefixIsNotRemembered(t *testing.T) {
 
 func TestWhatIsWrongWithMessages(t *testing.T) {
 	for want, c := range map[string]Config{
-		"source.messages.format: must be one of row, debezium": {Format: "json"},
 		"source.messages.prefix: contradicts":                  {Format: Debezium, Prefix: "a"},
 		"source.messages.include: contradicts":                 {Format: Row, Prefix: "a", Include: []string{"a"}},
 		"source.messages.exclude: contradicts":                 {Format: Debezium, Include: []string{"a"}, Exclude: []string{"b"}},

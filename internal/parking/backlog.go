@@ -434,8 +434,10 @@ func (b *Backlog) Counts() Counts { return Counts{len(b.lines), len(b.tokens)} }
 
 // Limit bounds what may be parked.
 type Limit struct {
-	Keys   int `yaml:"keys"`
-	Events int `yaml:"events"`
+	// The most keys that may be parked.
+	Keys int `yaml:"keys" min:"1" max:"100000" example:"5000"`
+	// The most events that may be parked.
+	Events int `yaml:"events" min:"1" max:"10000000" example:"500000"`
 }
 
 // Exceeds reports whether more than limit is parked.

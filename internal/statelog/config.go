@@ -8,17 +8,19 @@ import (
 // StoreConfig says where the position is remembered: in a compacted topic, or in a file on this one host. It is the section
 // checkpoint of walpost.yaml.
 type StoreConfig struct {
-	Store string `yaml:"store"` // kafka or file
-	Topic string `yaml:"topic"`
-	Path  string `yaml:"path"`
+	// A compacted topic, or a file if walpost always runs on one host.
+	Store string `yaml:"store" words:"kafka|file"`
+	// The topic, with `store: kafka`.
+	Topic string `yaml:"topic" example:"shop.checkpoints"`
+	// The file, with `store: file`.
+	Path string `yaml:"path" example:"/var/lib/walpost/checkpoint"`
 }
 
 // DefaultStore is the default.
 func DefaultStore() StoreConfig { return StoreConfig{Store: "kafka", Topic: "walpost.checkpoints"} }
 
-// Validate returns everything that is wrong with the section.
+// Validate returns what is wrong with the keys together. conf.Check has what is wrong with each.
 func (c *StoreConfig) Validate() (found conf.Problems) {
-	found.OneOf("checkpoint.store", c.Store, "kafka", "file")
 	switch {
 	case c.Store == "file" && c.Path == "":
 		found.Add("checkpoint.path", conf.Required, "with checkpoint.store: file", nil)

@@ -38,10 +38,14 @@ type Relay interface {
 
 // Config is where a Server listens.
 type Config struct {
-	// Listen is host:port of metrics, health and the status page; "off" or empty for none.
-	Listen string `yaml:"listen"`
-	// Hosts are names by which browsers reach the status page, beside IP addresses and localhost.
-	Hosts []string `yaml:"hosts"`
+	// The address of the HTTP server. It serves `/metrics`, `/livez`, `/readyz` with the reason,
+	// `/api/status`, `/api/history`, and the status page at `/`. With `off` or an empty text, there is
+	// no server.
+	Listen string `yaml:"listen" example:"0.0.0.0:9640"`
+	// The names under which browsers may request `/` and `/api/…`, in addition to IP addresses and
+	// `localhost`. Any other `Host` gets status 421, so that no web site can read these pages by DNS
+	// rebinding. `/livez`, `/readyz` and `/metrics` answer any `Host`.
+	Hosts []string `yaml:"hosts" example:"[walpost.internal]"`
 }
 
 // DefaultConfig listens on this machine only.

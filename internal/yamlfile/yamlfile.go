@@ -6,23 +6,17 @@ package yamlfile
 import (
 	"bytes"
 	"cmp"
-	"encoding"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
-	"maps"
 	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost/internal/conf"
-	"github.com/walpost/walpost/internal/size"
 )
 
 // A Problem is one thing that is wrong with what the user wrote.
@@ -60,17 +54,11 @@ func New(file string, env func(string) (string, bool)) *Reader {
 // Set sets a field from the text of a flag or a variable, and forgets what the file says about it.
 func (d *Reader) Set(into any, from, field, text string) {
 	d.Forget(field, from)
-	d.refuse(place{label: from}, field, setText(Find(reflect.ValueOf(into).Elem(), field), text))
-}
-
-// Find returns the field at a path in a struct, which must be there.
-func Find(v reflect.Value, path string) reflect.Value {
-	fields := Fields(v)
-	if f, ok := fields[path]; ok {
-		return f
+	f, ok := conf.Find(into, field)
+	if !ok {
+		panic(field + " is no key")
 	}
-	key, rest, _ := strings.Cut(path, ".")
-	return Find(fields[key], rest)
+	d.refuse(place{label: from}, field, conf.SetText(f.Value, text))
 }
 
 // Check returns what is wrong with how the fields are written, and what a validation found. What is
@@ -106,9 +94,6 @@ func (d *Reader) refuse(at place, field string, err error) {
 		d.problems = append(d.problems, Problem{p, at})
 	}
 }
-
-// verbatim are the fields in which a dollar sign means something else.
-var verbatim = []string{"router.route.topic.regex", "router.route.topic.replacement", "router.topic.rename.regex", "router.topic.rename.replacement"}
 
 // Read reads one document into the struct that into points to.
 func (d *Reader) Read(doc []byte, into any) {
@@ -164,7 +149,7 @@ func (d *Reader) value(n *yaml.Node, v reflect.Value, path string) {
 	case v.Kind() == reflect.Pointer && !null:
 		v.Set(reflect.New(v.Type().Elem()))
 		d.value(n, v.Elem(), path)
-	case IsSection(v.Type()):
+	case conf.IsSection(v.Type()):
 		if !null { // a section with nothing in it, as after commenting out all of its keys
 			d.mapping(n, v, path)
 		}
@@ -172,16 +157,16 @@ func (d *Reader) value(n *yaml.Node, v reflect.Value, path string) {
 		d.add(n, path, "has no value (leave the key out for the default)")
 	case v.Kind() == reflect.Slice:
 		d.list(n, v, path)
-	case v.Kind() == reflect.Map && (n.Kind != yaml.ScalarNode || !IsText(v.Type())):
+	case v.Kind() == reflect.Map && (n.Kind != yaml.ScalarNode || !conf.IsText(v.Type())):
 		d.mapping(n, v, path)
 	case n.Kind != yaml.ScalarNode:
-		d.add(n, path, "must be %s (got %s)", wanted(v.Type()), kindName(n))
+		d.add(n, path, "must be %s (got %s)", conf.Wanted(v.Type()), kindName(n))
 	default:
 		text, ok := d.expand(n, path)
 		if !ok {
 			return
 		}
-		if err := setText(v, text); err != nil {
+		if err := conf.SetText(v, text); err != nil {
 			d.add(n, path, "%v", err)
 		}
 	}
@@ -199,7 +184,7 @@ func (d *Reader) list(n *yaml.Node, v reflect.Value, path string) {
 		if v.Type().Elem().Kind() == reflect.Struct {
 			d.add(n, path, "must be a list (got %s)", kindName(n))
 		} else if text, ok := d.expand(n, path); ok {
-			v.Set(reflect.ValueOf(SplitList(text)))
+			v.Set(reflect.ValueOf(conf.SplitList(text)))
 		}
 	default:
 		d.add(n, path, "must be a list (got %s)", kindName(n))
@@ -212,18 +197,20 @@ func (d *Reader) mapping(n *yaml.Node, v reflect.Value, path string) {
 		d.add(n, path, "must be a mapping (got %s)", kindName(n))
 		return
 	}
-	own, fields := v.Kind() == reflect.Map, map[string]reflect.Value{}
+	own, fields := v.Kind() == reflect.Map, map[string]conf.Field{}
 	if own {
 		v.Set(reflect.MakeMap(v.Type()))
 	} else {
-		fields = Fields(v)
+		for f := range conf.Fields(v, path) {
+			fields[f.Name] = f
+		}
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, val := n.Content[i], n.Content[i+1]
 		name := key.Value
 		if seen[name] {
-			d.add(key, Join(path, name), "occurs twice")
+			d.add(key, conf.Join(path, name), "occurs twice")
 			continue
 		}
 		seen[name] = true
@@ -231,21 +218,31 @@ func (d *Reader) mapping(n *yaml.Node, v reflect.Value, path string) {
 		switch {
 		case own:
 			word := reflect.New(v.Type().Elem()).Elem()
-			d.value(val, word, Join(path, name))
+			d.value(val, word, conf.Join(path, name))
 			v.SetMapIndex(reflect.ValueOf(name), word)
 		case ok:
-			d.value(val, f, Join(path, name))
+			if f.Has("verbatim") {
+				val = verbatim(val)
+			}
+			d.value(val, f.Value, f.Path)
 		default:
-			d.add(key, Join(path, name), "unknown key%s", suggest(name, fields))
+			d.add(key, conf.Join(path, name), "unknown key%s", suggest(name, fields))
 		}
 	}
 }
 
+// verbatim is a node in whose text a dollar sign begins no variable.
+func verbatim(n *yaml.Node) *yaml.Node {
+	text := *n
+	for text.Kind == yaml.AliasNode {
+		text = *text.Alias
+	}
+	text.Line, text.Column, text.Value = n.Line, n.Column, strings.ReplaceAll(text.Value, "$", "$$")
+	return &text
+}
+
 // expand is the node's text with its variables put in.
 func (d *Reader) expand(n *yaml.Node, path string) (string, bool) {
-	if slices.Contains(verbatim, path) {
-		return n.Value, true
-	}
 	at := d.places[path]
 	for _, m := range variable.FindAllString(n.Value, -1) {
 		if m != "$$" {
@@ -290,58 +287,6 @@ func expandVariables(text string, env func(string) (string, bool)) (out string, 
 	return out, wrong
 }
 
-// setText sets a field from text: of a file, a flag or a variable.
-func setText(v reflect.Value, text string) error {
-	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		return u.UnmarshalText([]byte(text))
-	}
-	wrong := fmt.Errorf("must be %s (got %q)", wanted(v.Type()), text)
-	switch v.Interface().(type) {
-	case time.Duration:
-		x, err := time.ParseDuration(text)
-		if err != nil {
-			return wrong
-		}
-		v.SetInt(int64(x))
-		return nil
-	case []string:
-		v.Set(reflect.ValueOf(SplitList(text)))
-		return nil
-	}
-	switch v.Kind() {
-	case reflect.String:
-		v.SetString(text)
-	case reflect.Bool:
-		if text != "true" && text != "false" {
-			return wrong
-		}
-		v.SetBool(text == "true")
-	case reflect.Int:
-		x, err := strconv.Atoi(text)
-		if err != nil {
-			return wrong
-		}
-		v.SetInt(int64(x))
-	default:
-		panic("configuration field of type " + v.Type().String())
-	}
-	return nil
-}
-
-func wanted(t reflect.Type) string {
-	switch {
-	case t == reflect.TypeFor[time.Duration]():
-		return "a duration such as 10s"
-	case t == reflect.TypeFor[size.Bytes]():
-		return "a size such as 64MiB"
-	case t.Kind() == reflect.Bool:
-		return "true or false"
-	case t.Kind() == reflect.Int:
-		return "a whole number"
-	}
-	return "one value"
-}
-
 func kindName(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -353,74 +298,8 @@ func kindName(n *yaml.Node) string {
 	}
 }
 
-// IsText reports whether a field that is no text can be written as one.
-func IsText(t reflect.Type) bool {
-	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
-}
-
-// IsSection reports whether a field is a section, with keys of its own.
-func IsSection(t reflect.Type) bool { return t.Kind() == reflect.Struct && !IsText(t) }
-
-// Fields is a struct's fields by their yaml keys, with those of inlined structs. A struct whose fields have suffixes
-// stands for several keys, which all begin with its own.
-func Fields(v reflect.Value) map[string]reflect.Value {
-	return maps.Collect(Ordered(v))
-}
-
-// Ordered has what Fields has, in the order of the struct.
-func Ordered(v reflect.Value) iter.Seq2[string, reflect.Value] {
-	return func(yield func(string, reflect.Value) bool) { eachField("", v, yield) }
-}
-
-func eachField(prefix string, v reflect.Value, yield func(string, reflect.Value) bool) bool {
-	for f, value := range v.Fields() {
-		key, ok := f.Tag.Lookup("suffix")
-		if !ok {
-			key = f.Tag.Get("yaml")
-		}
-		more := true
-		switch {
-		case !ok && (key == "" || key == "-"):
-		case key == ",inline":
-			more = eachField(prefix, value, yield)
-		case IsSection(value.Type()) && hasSuffixes(value.Type()):
-			more = eachField(prefix+key, value, yield)
-		default:
-			more = yield(prefix+key, value)
-		}
-		if !more {
-			return false
-		}
-	}
-	return true
-}
-
-func hasSuffixes(t reflect.Type) bool {
-	_, ok := t.Field(0).Tag.Lookup("suffix")
-	return ok
-}
-
-func Join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
-
-// SplitList returns the items of a list with commas, without spaces around them and without empty items.
-func SplitList(text string) []string {
-	parts := strings.Split(text, ",")
-	list := parts[:0]
-	for _, part := range parts {
-		if part = strings.TrimSpace(part); part != "" {
-			list = append(list, part)
-		}
-	}
-	return list
-}
-
 // suggest names the key that was probably meant.
-func suggest(name string, fields map[string]reflect.Value) string {
+func suggest(name string, fields map[string]conf.Field) string {
 	best, least := "", max(2, len(name)/4)+1
 	for key := range fields {
 		if n := distance(strings.ToLower(name), key); n < least || n == least && key < best {

@@ -10,6 +10,15 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
+// The values of Debezium's options, with the default first.
+var (
+	timeModes     = []string{"adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"}
+	decimalModes  = []string{"precise", "string", "double"}
+	binaryModes   = []string{"bytes", "base64", "base64-url-safe", "hex"}
+	intervalModes = []string{"numeric", "string"}
+	hstoreModes   = []string{"json", "map"}
+)
+
 func mustColumn(t testing.TB, c cdc.Column, m Modes) *Type {
 	t.Helper()
 	c.Name = "v"
@@ -21,7 +30,7 @@ func mustColumn(t testing.TB, c cdc.Column, m Modes) *Type {
 }
 
 func TestUnsetModesAreDebeziumsDefaults(t *testing.T) {
-	first := Modes{TimeModes[0], DecimalModes[0], BinaryModes[0], IntervalModes[0], HStoreModes[0]}
+	first := Modes{timeModes[0], decimalModes[0], binaryModes[0], intervalModes[0], hstoreModes[0]}
 	for _, c := range readGolden(t) {
 		unset, err1 := Column(&c.column, Modes{})
 		set, err2 := Column(&c.column, first)

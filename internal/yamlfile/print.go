@@ -1,4 +1,4 @@
-package configkeys
+package yamlfile
 
 import (
 	"io"
@@ -7,7 +7,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost/internal/conf"
-	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 // Print writes the configuration that config points to as YAML, without the keys that have no value. A comment behind each
@@ -29,34 +28,32 @@ type printer struct {
 
 func (p printer) section(v reflect.Value, path string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
-	for name, f := range yamlfile.Ordered(v) {
-		off := f.Kind() == reflect.Pointer
-		if off && f.IsNil() {
+	for f := range conf.Fields(v, path) {
+		inner, off := f.Value, f.Value.Kind() == reflect.Pointer
+		if off && inner.IsNil() {
 			continue
 		} else if off {
-			f = f.Elem()
+			inner = inner.Elem()
 		}
-		path := yamlfile.Join(path, name)
-		value := &yaml.Node{}
-		if kindOf(f.Type()) == Section {
-			value = p.section(f, path)
-		} else if err := value.Encode(plain(f)); err != nil {
-			panic(err) // plain gives what YAML has
+		section, value := conf.IsSection(inner.Type()), &yaml.Node{}
+		if section {
+			value = p.section(inner, f.Path)
+		} else if err := value.Encode(conf.Plain(inner)); err != nil {
+			panic(err) // Plain gives what YAML has
 		}
 		switch {
 		case value.Kind != yaml.ScalarNode && len(value.Content) == 0 && !off, value.Tag == "!!str" && value.Value == "":
 			continue // it has no value
-		case kindOf(f.Type()) == Section:
-		default:
-			if secret, ok := f.Interface().(conf.Secret); ok {
-				value.SetString(p.shown(path, secret))
+		case !section:
+			if secret, ok := inner.Interface().(conf.Secret); ok {
+				value.SetString(p.shown(f.Path, secret))
 			}
 			if value.Kind != yaml.ScalarNode {
 				value.Style = yaml.FlowStyle
 			}
-			value.LineComment = p.origin(path)
+			value.LineComment = p.origin(f.Path)
 		}
-		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: name}, value)
+		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: f.Name}, value)
 	}
 	return n
 }
