@@ -32,7 +32,7 @@ func deadConfig(cmd *cobra.Command) loader {
 func (load loader) open(cmd *cobra.Command, toTopic string, work func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error) error {
 	return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 		cfg.Version = buildInfo().version
-		meter := progress.NewMeter(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
+		meter := progress.NewMeter(cmd.ErrOrStderr())
 		defer meter.End()
 		topics, err := walpost.OpenBadEvents(ctx, cfg.Config, toTopic, meter.Say, meter.Progress)
 		if err != nil {

@@ -41,7 +41,7 @@ removes everything that it created, except the downloaded Postgres, which it kee
 		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
 		defer stop()
 		out := cmd.OutOrStdout()
-		return demo.Run(ctx, out, terminal(out), *length, func(ctx context.Context, dsn string, brokers []string, log io.Writer, started func(*walpost.Relay, string)) error {
+		return demo.Run(ctx, out, *length, func(ctx context.Context, dsn string, brokers []string, log io.Writer, started func(*walpost.Relay, string)) error {
 			cfg := defaultConfig()
 			cfg.Source.DSN = walpost.Secret(dsn)
 			cfg.Source.Table = "public.outbox"

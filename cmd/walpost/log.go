@@ -2,10 +2,11 @@ package main
 
 import (
 	"io"
-	"os"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 )
 
 // newLogger writes to w, in UTC.
@@ -15,7 +16,7 @@ func newLogger(cfg logConfig, w io.Writer) zerolog.Logger {
 	zerolog.ErrorFieldName = "err"                             // the key that every log line of the packages uses
 	zerolog.DurationFieldFormat = zerolog.DurationFormatString // with its unit
 	if cfg.Format == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", TimeLocation: time.UTC, NoColor: !terminal(w)}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", TimeLocation: time.UTC, NoColor: !progress.Terminal(w)}
 	}
 	setLevel(cfg)
 	return zerolog.New(w).With().Timestamp().Logger()
@@ -28,14 +29,4 @@ func setLevel(cfg logConfig) {
 		level = zerolog.InfoLevel
 	}
 	zerolog.SetGlobalLevel(level)
-}
-
-// terminal reports whether w is a terminal. Colours in a file or a pipe are noise.
-func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

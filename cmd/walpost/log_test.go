@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 )
 
 // Colours are for people: a file, a pipe and a log collector get text only.
@@ -33,7 +35,7 @@ func TestConsoleColoursOnlyATerminal(t *testing.T) {
 	}
 	defer read.Close()
 	defer write.Close()
-	if terminal(write) {
+	if progress.Terminal(write) {
 		t.Error("a pipe counts as a terminal")
 	}
 	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -41,7 +43,7 @@ func TestConsoleColoursOnlyATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tty.Close()
-	if !terminal(tty) {
+	if !progress.Terminal(tty) {
 		t.Error("a terminal counts as none")
 	}
 }

@@ -72,7 +72,7 @@ exits with 1 at the end. replay writes no dead letters. See docs/replay.md.`,
 			return usageError{fmt.Errorf("--rate: must be above 0 (got %v)", opts.Rate)}
 		}
 		return load.work(cmd, func(c *fileConfig) { c.Unordered = *unordered }, func(ctx context.Context, cfg fileConfig) error {
-			meter := progress.NewMeter(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
+			meter := progress.NewMeter(cmd.ErrOrStderr())
 			opts.Say, opts.Progress = meter.Say, meter.Progress
 			report, err := walpost.Replay(ctx, cfg.Config, opts)
 			meter.End()

@@ -64,7 +64,7 @@ the relay explains. They change the exit code only with --strict.`,
 			}
 		}
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
-			meter := progress.NewMeter(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
+			meter := progress.NewMeter(cmd.ErrOrStderr())
 			opts.Say, opts.Progress = meter.Say, meter.Progress
 			report, err := walpost.Verify(ctx, cfg.Config, opts)
 			meter.End()

@@ -34,8 +34,7 @@ type Relay func(ctx context.Context, dsn string, brokers []string, log io.Writer
 
 // A demo is one run of the whole.
 type demo struct {
-	out  io.Writer
-	line *progress.Line
+	out *progress.Meter
 
 	db     *localpg.Server
 	broker *kfake.Cluster
@@ -46,8 +45,8 @@ type demo struct {
 
 // Run runs until ctx ends or the time is over (0: never), and then checks. The error says which promise was broken. On a
 // terminal, the last line of the output is written over.
-func Run(ctx context.Context, out io.Writer, terminal bool, length time.Duration, run Relay) (err error) {
-	d := &demo{out: out, line: progress.NewLine(out, terminal), ledger: ledger.New()}
+func Run(ctx context.Context, out io.Writer, length time.Duration, run Relay) (err error) {
+	d := &demo{out: progress.NewMeter(out), ledger: ledger.New()}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if err := d.open(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -60,7 +59,7 @@ func Run(ctx context.Context, out io.Writer, terminal bool, length time.Duration
 	defer stopRelay()
 	started, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		ended <- run(relaying, d.db.DSN(database), d.broker.ListenAddrs(), d.line, func(r *walpost.Relay, page string) {
+		ended <- run(relaying, d.db.DSN(database), d.broker.ListenAddrs(), d.out, func(r *walpost.Relay, page string) {
 			d.relay = r
 			started <- page
 		})
@@ -142,7 +141,7 @@ func (d *demo) play(ctx context.Context, length time.Duration, ended chan error,
 		case <-tick.C:
 			last = d.progress(last)
 		case err := <-ended:
-			d.line.End()
+			d.out.End()
 			return fmt.Errorf("the relay ended before the demo did: %w", err)
 		case err := <-shopped:
 			if err != nil {
@@ -151,7 +150,7 @@ func (d *demo) play(ctx context.Context, length time.Duration, ended chan error,
 			open = false
 		}
 	}
-	d.line.End()
+	d.out.End()
 	fmt.Fprintln(d.out, "\nthe shop is closed; waiting for the events in flight")
 	if err := shop.Truth(background, d.db.DSN(database), d.ledger); err != nil {
 		return fmt.Errorf("read the outbox: %w", err)
@@ -195,7 +194,7 @@ func (d *demo) progress(last walpost.Status) walpost.Status {
 	if !st.Ready {
 		reason = "  not ready: " + st.Reason
 	}
-	d.line.Show(fmt.Sprintf("%d committed, %d arrived, %d/s, commit to ack p50 %.1f ms p99 %.1f ms, slot lag %s%s", d.shop.Committed(), arrived,
+	d.out.Show(fmt.Sprintf("%d committed, %d arrived, %d/s, commit to ack p50 %.1f ms p99 %.1f ms, slot lag %s%s", d.shop.Committed(), arrived,
 		st.Events-last.Events, 1000*took.Quantile(0.5), 1000*took.Quantile(0.99), lag, reason))
 	return st
 }
