@@ -31,32 +31,32 @@ const CatalogQuery = `WITH published AS MATERIALIZED (SELECT coalesce(pg_partiti
  WHERE c.relkind IN ('r', 'p') AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\_%' ORDER BY 1, 2`
 
 // outboxColumns are the columns without which the EventRouter stops at an insert.
-func (c *conversion) outboxColumns() (columns []string) {
+func outboxColumns(r *report) (columns []string) {
 	router := ""
-	for _, e := range c.in.List {
+	for _, e := range r.in.List {
 		if strings.HasPrefix(e.Name, "transforms.") && strings.TrimSpace(e.Value) == eventRouter {
 			router = strings.TrimSuffix(e.Name, "type")
 		}
 	}
 	for _, o := range [][2]string{{"route.by.field", "aggregatetype"}, {"table.field.event.payload", "payload"}, {"table.field.event.key", "aggregateid"}, {"table.field.event.id", "id"}} {
-		columns = append(columns, c.or(router+o[0], o[1]))
+		columns = append(columns, r.or(router+o[0], o[1]))
 	}
 	return columns
 }
 
 // ask finds the outboxes among the tables that the connector captures. It leaves out a table that
 // lacks a column of an outbox, because the connector stops at the first insert into such a table.
-func (c *conversion) ask() {
+func (c *captured) ask(catalog []CatalogTable) {
 	lists := map[string][]*javaregex.Regexp{}
 	for _, option := range []string{include, "table.exclude.list", "schema.include.list", "schema.exclude.list"} {
-		lists[option] = c.patterns(option)
+		lists[option] = patterns(c.report, option)
 	}
 	publication := c.or("publication.name", "dbz_publication")
 	published := func(t CatalogTable) bool { return slices.Contains(t.Publications, publication) }
-	exists := slices.ContainsFunc(c.o.Catalog, published)
-	needed := c.outboxColumns()
+	exists := slices.ContainsFunc(catalog, published)
+	needed := outboxColumns(c.report)
 	var without []string
-	for _, t := range c.o.Catalog {
+	for _, t := range catalog {
 		name, root := t.Schema+"."+t.Name, table{t.RootSchema, t.RootName}
 		lacks := slices.IndexFunc(needed, func(column string) bool { return !slices.Contains(t.Columns, column) })
 		switch {
@@ -71,13 +71,13 @@ func (c *conversion) ask() {
 	}
 	for i, one := range expressions(c.or(include, "")) {
 		re := lists[include]
-		if len(re) > i && !slices.ContainsFunc(c.o.Catalog, func(t CatalogTable) bool { return matchAny(re[i:i+1], t.Schema+"."+t.Name) }) {
+		if len(re) > i && !slices.ContainsFunc(catalog, func(t CatalogTable) bool { return matchAny(re[i:i+1], t.Schema+"."+t.Name) }) {
 			without = append(without, "no table is "+one+", and Debezium ignores it, too")
 		}
 	}
-	c.tablesNote = " (by --dsn" + strings.Join(append([]string{""}, without...), "; ") + ")"
+	c.note = " (by --dsn" + strings.Join(append([]string{""}, without...), "; ") + ")"
 	if len(c.tables) == 0 && !c.done[include] {
-		c.bad(include, "the connector captures no outbox table: an outbox table has the columns %s%s", strings.Join(needed, ", "), c.tablesNote)
+		c.bad(include, "the connector captures no outbox table: an outbox table has the columns %s%s", strings.Join(needed, ", "), c.note)
 	}
 }
 
@@ -85,9 +85,9 @@ func (c *conversion) ask() {
 var written = regexp.MustCompile(`(?i)(?:into|update|from)\s+([\w$."]+)\s*(?:\(|set\b|where\b)`)
 
 // leaveOut leaves out the tables of heartbeats and signals, which are no outboxes.
-func (c *conversion) leaveOut() {
+func (c *captured) leaveOut() {
 	query, _ := c.in.ByName["heartbeat.action.query"].Plain()
-	columns := c.outboxColumns()
+	columns := outboxColumns(c.report)
 	if slices.ContainsFunc(columns[:2], func(column string) bool { return strings.Contains(query, column) }) {
 		query = "" // the heartbeats are events of an outbox
 	}
@@ -102,7 +102,7 @@ func (c *conversion) leaveOut() {
 			return ok && other == t || !ok && strings.EqualFold(o[0], t.name)
 		}
 		if i := slices.IndexFunc(c.tables, is); i >= 0 && len(c.tables) > 1 {
-			c.tablesNote += fmt.Sprintf(" (without %s, which is the table of %s)", c.tables[i].sql(), o[1])
+			c.note += fmt.Sprintf(" (without %s, which is the table of %s)", c.tables[i].sql(), o[1])
 			c.tables = slices.Delete(c.tables, i, i+1)
 		}
 	}

@@ -16,31 +16,31 @@ var cloudFormats = map[string]string{
 }
 
 // cloud gives the options of a managed connector the names that they have in Kafka Connect.
-func (c *conversion) cloud() {
-	e := c.in.ByName[input.ClassOption]
+func cloud(r *report) {
+	e := r.in.ByName[input.ClassOption]
 	if e == nil || strings.TrimSpace(e.Value) != managedClass {
 		return
 	}
-	c.managed = true
+	r.managed = true
 	for _, o := range []struct{ which, format string }{{"key", "output.key.format"}, {"value", "output.data.format"}} {
 		converter, label, class := o.which+".converter", o.format, "JSON"
-		if e := c.in.ByName[o.format]; e != nil {
+		if e := r.in.ByName[o.format]; e != nil {
 			class = strings.TrimSpace(e.Value)
-			c.done[o.format] = true // its converter has a line
+			r.done[o.format] = true // its converter has a line
 		}
 		if known := cloudFormats[class]; known != "" {
 			class = known
 		}
-		c.in.Put(&input.Entry{Name: converter, Label: label, Value: class})
+		r.in.Put(&input.Entry{Name: converter, Label: label, Value: class})
 		if class == jsonConverter {
-			c.in.Put(&input.Entry{Name: converter + ".schemas.enable", Label: label, Value: "false"})
-			if e := c.in.ByName["json.output.decimal.format"]; e != nil {
-				c.done[e.Name] = true
-				c.in.Put(&input.Entry{Name: converter + ".decimal.format", Label: e.Label, Value: e.Value})
+			r.in.Put(&input.Entry{Name: converter + ".schemas.enable", Label: label, Value: "false"})
+			if e := r.in.ByName["json.output.decimal.format"]; e != nil {
+				r.done[e.Name] = true
+				r.in.Put(&input.Entry{Name: converter + ".decimal.format", Label: e.Label, Value: e.Value})
 			}
 		}
 	}
-	for _, e := range c.in.List { // Confluent Cloud has RE2's syntax of a named group
+	for _, e := range r.in.List { // Confluent Cloud has RE2's syntax of a named group
 		if strings.HasSuffix(e.Name, ".route.topic.regex") {
 			e.Value = strings.ReplaceAll(e.Value, "(?P<", "(?<")
 			e.Parts = input.Split(e.Value, false)

@@ -12,8 +12,8 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/walpost/walpost/internal/convert/input"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // Options are facts that the input does not have.
@@ -57,7 +57,7 @@ type Result struct {
 	YAML   []byte // nil if there is no configuration: another connector, or no table
 	Report []Finding
 
-	c *conversion
+	origin map[string]string // the option of a field
 }
 
 // Refuse adds walpost's own error about a field of the configuration to the report, under the
@@ -66,7 +66,7 @@ type Result struct {
 func (r *Result) Refuse(field, text string) {
 	option := field
 	for at := field; at != ""; {
-		if name, ok := r.c.origin[at]; ok {
+		if name, ok := r.origin[at]; ok {
 			option = name
 			break
 		}
@@ -94,7 +94,6 @@ func Convert(text []byte, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conversion{o: o, in: in, done: map[string]bool{}, origin: map[string]string{}}
 	if len(o.Worker) > 0 {
 		if in.Format == input.Server {
 			return nil, &input.SyntaxError{Text: "Debezium Server has no worker: leave --worker out"}
@@ -103,22 +102,24 @@ func Convert(text []byte, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
-	c.providers()
-	c.cloud()
-	c.renameOld()
+	r := &report{in: in, done: map[string]bool{}, origin: map[string]string{}}
+	providers(r)
+	cloud(r)
+	r.noWorker = len(o.Worker) == 0 && in.Format != input.Server && !r.managed
+	renameOld(r)
 	for _, pair := range exclusive {
-		if c.in.Has(pair[0]) && c.in.Has(pair[1]) {
-			return nil, &input.SyntaxError{Line: c.in.ByName[pair[1]].Line, Text: fmt.Sprintf("%s and %s contradict each other: write only one of them", c.in.Shown(pair[0]), c.in.Shown(pair[1]))}
+		if in.Has(pair[0]) && in.Has(pair[1]) {
+			return nil, &input.SyntaxError{Line: in.ByName[pair[1]].Line, Text: fmt.Sprintf("%s and %s contradict each other: write only one of them", in.Shown(pair[0]), in.Shown(pair[1]))}
 		}
 	}
-	written := c.all()
-	c.rest()
-	sort.SliceStable(c.found, func(i, j int) bool { return c.found[i].where < c.found[j].where })
-	r := &Result{Report: c.found, c: c}
-	if written {
-		r.YAML = c.write()
+	w := all(r, o)
+	rest(r)
+	sort.SliceStable(r.found, func(i, j int) bool { return r.found[i].where < r.found[j].where })
+	result := &Result{Report: r.found, origin: r.origin}
+	if w != nil {
+		result.YAML = file(r.found, w.b.Bytes())
 	}
-	return r, nil
+	return result, nil
 }
 
 // exclusive are pairs of options that Debezium refuses together.
@@ -129,142 +130,149 @@ var exclusive = [][2]string{
 	{"message.prefix.include.list", "message.prefix.exclude.list"},
 }
 
-// A conversion is one run of Convert.
-type conversion struct {
-	o       Options
-	in      *input.Options
-	old     bool // the input is for a Debezium before 2.0
-	managed bool // the input is for Confluent Cloud
-	done    map[string]bool
-	found   []Finding
-	origin  map[string]string
-	out     document
-
-	router string // the prefix of the EventRouter's options: transforms.outbox.
-	others
-	predicates map[string]bool
-	tables     []table
-	tablesNote string // follows the tables in the report
-	updates    bool
-	schemas    bool // a converter writes schemas
+// A report reads the options of the input, and collects what becomes of each.
+type report struct {
+	in       *input.Options
+	old      bool // the input is for a Debezium before 2.0
+	managed  bool // the input is for Confluent Cloud
+	noWorker bool // options of the worker may count that are not given
+	done     map[string]bool
+	found    []Finding
+	origin   map[string]string // the option of a field
 }
 
-// all converts in the order of the configuration. It reports whether there is a configuration to
-// write.
-func (c *conversion) all() bool {
-	if !c.class() {
-		for _, e := range c.in.List {
-			if !c.done[e.Name] {
-				c.idle(e.Name, "walpost has not examined this option, because there is nothing to convert: see %s", c.in.Shown(input.ClassOption))
+// A writer writes the sections of walpost.yaml.
+type writer struct {
+	*report
+	document
+	chain *chain
+
+	fresh   bool   // the connector has never run
+	updates bool   // the connector publishes updates
+	headers string // the header converter
+	schemas bool   // a converter writes schemas
+}
+
+// all converts in the order of the configuration. It returns nil if there is no configuration to write.
+func all(r *report, o Options) *writer {
+	if !class(r) {
+		for _, e := range r.in.List {
+			if !r.done[e.Name] {
+				r.idle(e.Name, "walpost has not examined this option, because there is nothing to convert: see %s", r.in.Shown(input.ClassOption))
 			}
 		}
-		return false
+		return nil
 	}
+	c := &chain{report: r, captured: capturedTables(r, o), predicates: map[string]bool{}}
 	router := c.transforms()
-	c.source()
+	w := &writer{report: r, chain: c, fresh: o.Fresh}
+	writeSource(w)
 	if router {
-		c.routing()
+		writeRouter(w)
 	}
-	c.records()
-	c.kafka()
-	c.tolerance()
-	c.differences()
-	return router && len(c.tables) > 0
+	writeRecords(w)
+	writeKafka(w)
+	writeTolerance(w)
+	differences(w)
+	if !router || len(c.tables) == 0 {
+		return nil
+	}
+	return w
 }
 
 const postgres = "io.debezium.connector.postgresql.PostgresConnector" // Connect knows it by two short names, too
 
-func (c *conversion) class() bool {
-	name, ok := c.literal(input.ClassOption)
+func class(r *report) bool {
+	name, ok := r.literal(input.ClassOption)
 	switch {
-	case !ok && c.in.Has(input.ClassOption):
+	case !ok && r.in.Has(input.ClassOption):
 		return false
 	case !ok:
-		c.bad(input.ClassOption, "is required: %s", postgres)
+		r.bad(input.ClassOption, "is required: %s", postgres)
 		return false
-	case c.managed, name == postgres, name == "PostgresConnector", name == "Postgres", name == postgres+"Task":
-		c.mapped(input.ClassOption, "", "walpost reads Postgres")
+	case r.managed, name == postgres, name == "PostgresConnector", name == "Postgres", name == postgres+"Task":
+		r.mapped(input.ClassOption, "", "walpost reads Postgres")
 		return true
 	}
-	c.bad(input.ClassOption, "%s: walpost replaces %s only", name, postgres)
+	r.bad(input.ClassOption, "%s: walpost replaces %s only", name, postgres)
 	return false
 }
 
 // add adds one line to the report. option is the name in the connector.
-func (c *conversion) add(v Verdict, option string, fallback bool, format string, args ...any) {
+func (r *report) add(v Verdict, option string, fallback bool, format string, args ...any) {
 	fallback = fallback && !strings.HasPrefix(option, input.Workers)
-	f := Finding{Option: c.in.Shown(option), Default: fallback, Verdict: v, Text: input.Printable(fmt.Sprintf(format, args...)), where: input.Last}
-	if e := c.in.ByName[option]; e != nil {
-		f.where, c.done[e.Name] = e.Order, true
+	f := Finding{Option: r.in.Shown(option), Default: fallback, Verdict: v, Text: input.Printable(fmt.Sprintf(format, args...)), where: input.Last}
+	if e := r.in.ByName[option]; e != nil {
+		f.where, r.done[e.Name] = e.Order, true
 	}
 	if v == Differs {
 		f.where++
 	}
-	c.done[option] = true
-	c.found = append(c.found, f)
+	r.done[option] = true
+	r.found = append(r.found, f)
 }
 
 // mapped reports the field that an option became. An option that the input does not have is a
 // default.
-func (c *conversion) mapped(option, field, format string, args ...any) {
+func (r *report) mapped(option, field, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if field != "" {
-		c.origin[field] = c.in.Shown(option)
+		r.origin[field] = r.in.Shown(option)
 		text = strings.TrimSuffix(field+": "+text, ": ")
 	}
-	c.add(Mapped, option, !c.in.Has(option), "%s", text)
+	r.add(Mapped, option, !r.in.Has(option), "%s", text)
 }
 
 // set writes a key of the present section, and reports the option that gives its value.
-func (c *conversion) set(option, key, value, comment string) {
-	c.mapped(option, c.out.name+"."+key, "%s", value)
-	c.out.put(key, scalar(dollars(value)), comment)
+func (w *writer) set(option, key, value, comment string) {
+	w.mapped(option, w.name+"."+key, "%s", value)
+	w.put(key, scalar(dollars(value)), comment)
 }
 
 // text converts an option that becomes a key with the same value. Without the option, Debezium's
 // default counts.
-func (c *conversion) text(option, key, fallback string) {
-	if v, ok := c.literal(option); ok {
-		c.set(option, key, v, "")
-	} else if !c.in.Has(option) {
-		c.set(option, key, fallback, "Debezium's default")
+func (w *writer) text(option, key, fallback string) {
+	if v, ok := w.literal(option); ok {
+		w.set(option, key, v, "")
+	} else if !w.in.Has(option) {
+		w.set(option, key, fallback, "Debezium's default")
 	}
 }
 
 // flag converts an option that turns on what is off by default in Debezium and walpost.
-func (c *conversion) flag(option, key string) {
-	if on, ok := c.boolean(option, false); ok && c.in.Has(option) {
-		c.mapped(option, c.out.name+"."+key, "%v", on)
+func (w *writer) flag(option, key string) {
+	if on, ok := w.boolean(option, false); ok && w.in.Has(option) {
+		w.mapped(option, w.name+"."+key, "%v", on)
 		if on {
-			c.out.put(key, "true", "")
+			w.put(key, "true", "")
 		}
 	}
 }
 
-func (c *conversion) idle(option, format string, args ...any) {
-	c.add(NotNeeded, option, !c.in.Has(option), format, args...)
+func (r *report) idle(option, format string, args ...any) {
+	r.add(NotNeeded, option, !r.in.Has(option), format, args...)
 }
 
-func (c *conversion) bad(option, format string, args ...any) {
-	c.add(Unsupported, option, !c.in.Has(option), format, args...)
+func (r *report) bad(option, format string, args ...any) {
+	r.add(Unsupported, option, !r.in.Has(option), format, args...)
 }
 
 // rest reports the options that have no line yet.
-func (c *conversion) rest() {
-	for _, e := range c.in.List {
+func rest(r *report) {
+	for _, e := range r.in.List {
 		owner := "" // names Java code, which has options under its names
 		for _, option := range []string{"converters", "post.processors"} {
-			list, _ := c.in.ByName[option].Plain()
+			list, _ := r.in.ByName[option].Plain()
 			if slices.ContainsFunc(conf.SplitList(list), func(name string) bool { return strings.HasPrefix(e.Name, name+".") }) {
 				owner = option
 			}
 		}
 		switch {
-		case c.done[e.Name]:
+		case r.done[e.Name]:
 		case owner != "":
-			c.idle(e.Name, "belongs to %s", c.in.Shown(owner))
+			r.idle(e.Name, "belongs to %s", r.in.Shown(owner))
 		default:
-			c.judge(e, e.Name)
+			r.judge(e, e.Name)
 		}
 	}
 }
@@ -277,13 +285,13 @@ var providerClasses = map[string]string{
 
 // providers replaces the names that the worker gives to config providers by the names of their
 // kinds.
-func (c *conversion) providers() {
-	for _, e := range slices.Concat(c.in.List, c.in.Worker) {
+func providers(r *report) {
+	for _, e := range slices.Concat(r.in.List, r.in.Worker) {
 		for _, p := range e.Parts {
 			if p.Ref == nil {
 				continue
 			}
-			if of := c.in.ByName[input.Workers+"config.providers."+p.Ref.Provider+".class"]; of != nil {
+			if of := r.in.ByName[input.Workers+"config.providers."+p.Ref.Provider+".class"]; of != nil {
 				class := strings.TrimSpace(of.Value)
 				p.Ref.Provider = providerClasses[class[strings.LastIndexByte(class, '.')+1:]]
 			}
@@ -291,41 +299,41 @@ func (c *conversion) providers() {
 	}
 }
 
-// tolerance maps Connect's policy for records that fail. With "all", Connect drops them.
-func (c *conversion) tolerance() {
+// writeTolerance maps Connect's policy for records that fail. With "all", Connect drops them.
+func writeTolerance(w *writer) {
 	const option = "errors.tolerance"
-	if v, ok := c.literal(option); !ok || !strings.EqualFold(strings.TrimSpace(v), "all") {
+	if v, ok := w.literal(option); !ok || !strings.EqualFold(strings.TrimSpace(v), "all") {
 		return
 	}
-	c.out.section("delivery", "")
-	c.out.put("on_poison", "dead_letter", "Connect drops such a record")
-	c.mapped(option, "delivery.on_poison", "dead_letter")
-	c.add(Differs, option, false, "Connect drops a record that it cannot convert; walpost writes each event that can never be delivered to the topic walpost.dead_letter")
+	w.section("delivery", "")
+	w.put("on_poison", "dead_letter", "Connect drops such a record")
+	w.mapped(option, "delivery.on_poison", "dead_letter")
+	w.add(Differs, option, false, "Connect drops a record that it cannot convert; walpost writes each event that can never be delivered to the topic walpost.dead_letter")
 }
 
 // differences reports differences from Debezium that no single option causes and that a consumer
 // may notice.
-func (c *conversion) differences() {
-	heartbeat := c.or("heartbeat.interval.ms", "0")
-	headers, ok := c.boolean("extended.headers.enabled", !c.old)
-	topics := c.in.Has("topic.creation.default.partitions") || c.in.Has("topic.creation.default.replication.factor")
-	server, timestamp := c.in.Format == input.Server, c.in.Has(c.router+"table.field.event.timestamp")
+func differences(w *writer) {
+	heartbeat := w.or("heartbeat.interval.ms", "0")
+	headers, ok := w.boolean("extended.headers.enabled", !w.old)
+	topics := w.in.Has("topic.creation.default.partitions") || w.in.Has("topic.creation.default.replication.factor")
+	server, timestamp := w.in.Format == input.Server, w.in.Has(w.chain.router+"table.field.event.timestamp")
 	for _, d := range []struct {
 		is         bool
 		what, text string
 	}{
-		{!c.emits(), "pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each message; walpost writes them with source.messages: {format: debezium}"},
-		{c.emits(), "pg_logical_emit_message", "walpost writes no record for a message that is not transactional, and ts_ms beside op is the commit time; a transform with a predicate applies to rows only"},
+		{!emits(w.report), "pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each message; walpost writes them with source.messages: {format: debezium}"},
+		{emits(w.report), "pg_logical_emit_message", "walpost writes no record for a message that is not transactional, and ts_ms beside op is the commit time; a transform with a predicate applies to rows only"},
 		{!topics, "missing topics", "the brokers may create them for Debezium; for walpost, set kafka.topics.create: true, or create each topic before its first event"},
 		{heartbeat != "0", "heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none"},
 		{!timestamp, "timestamp", "without table.field.event.timestamp, the timestamp of a record is the commit time of its transaction, not the connector's clock"},
 		{headers && ok, "__debezium.context.runId", "walpost keeps one UUID over restarts; Debezium creates a new one at each start"},
-		{c.old, "Debezium before 2.0", "walpost writes records as Debezium 3.6 does, and leaves a null key null: compare some records with walpost explain"},
-		{server && strings.Contains(strings.ToLower(c.placement), ":partition"), "partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does"},
+		{w.old, "Debezium before 2.0", "walpost writes records as Debezium 3.6 does, and leaves a null key null: compare some records with walpost explain"},
+		{server && strings.Contains(strings.ToLower(w.chain.placement), ":partition"), "partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does"},
 		{server && timestamp, "timestamp", "Debezium Server's Kafka sink ignores the timestamp of a record; walpost writes it, as Kafka Connect does"},
 	} {
 		if d.is {
-			c.found = append(c.found, Finding{Option: d.what, Verdict: Differs, Text: d.text, where: input.Last + 1})
+			w.found = append(w.found, Finding{Option: d.what, Verdict: Differs, Text: d.text, where: input.Last + 1})
 		}
 	}
 }

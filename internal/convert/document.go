@@ -98,13 +98,13 @@ func wrap(s string, width int) []string {
 	return append(lines, line)
 }
 
-// write is the whole file. It begins with the unsupported options as values that every command
+// file is the whole file. It begins with the unsupported options as values that every command
 // refuses, so that nobody runs a configuration that is not complete.
-func (c *conversion) write() []byte {
+func file(found []Finding, sections []byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Made from a Debezium configuration by walpost debezium convert.\n")
 	missing := 0
-	for _, f := range c.found {
+	for _, f := range found {
 		if f.Verdict != Unsupported {
 			continue
 		}
@@ -115,6 +115,6 @@ func (c *conversion) write() []byte {
 		text := wrap(dollars(f.Option+": "+f.Text), 96)
 		b.WriteString("  - >-\n    " + strings.Join(text, "\n    ") + "\n")
 	}
-	b.Write(c.out.b.Bytes())
+	b.Write(sections)
 	return b.Bytes()
 }

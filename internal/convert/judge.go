@@ -77,9 +77,9 @@ var oldNames = []oldName{
 // renameOld gives options their new names if the input is for a Debezium before 2.0. Otherwise the
 // connector ignores the old names, and walpost does so, too. Debezium requires topic.prefix since
 // 2.0.
-func (c *conversion) renameOld() {
-	c.old = !c.in.Has("topic.prefix") && c.in.Has("database.server.name")
-	for _, e := range c.in.List {
+func renameOld(r *report) {
+	r.old = !r.in.Has("topic.prefix") && r.in.Has("database.server.name")
+	for _, e := range r.in.List {
 		for _, o := range oldNames {
 			before, is := strings.CutSuffix(e.Name, o.old)
 			if is = is && (before == "" || o.old[0] == '.' && strings.HasPrefix(before, "transforms.")); !is {
@@ -89,35 +89,35 @@ func (c *conversion) renameOld() {
 			if before != "" {
 				now = before + "." + now
 			}
-			other := c.in.ByName[now]
+			other := r.in.ByName[now]
 			switch {
-			case c.old && o.mapped && other == nil:
-				delete(c.in.ByName, e.Name)
+			case r.old && o.mapped && other == nil:
+				delete(r.in.ByName, e.Name)
 				e.Name = now
-				c.in.ByName[now] = e
-			case c.old && o.old == ".table.field.event.payload.id" && other.Value != e.Value:
-				c.bad(e.Name, "before Debezium 2.0, this column is the key of a row whose %s is null, and walpost leaves that key null: leave the option out if no row has such a null", o.now)
-			case c.old && o.mapped:
-				c.idle(e.Name, "%s has priority", o.now)
-			case !c.old || o.since == "0.10":
-				c.idle(e.Name, "Debezium %s and newer ignore this name; the name is now %s", o.since, o.now)
+				r.in.ByName[now] = e
+			case r.old && o.old == ".table.field.event.payload.id" && other.Value != e.Value:
+				r.bad(e.Name, "before Debezium 2.0, this column is the key of a row whose %s is null, and walpost leaves that key null: leave the option out if no row has such a null", o.now)
+			case r.old && o.mapped:
+				r.idle(e.Name, "%s has priority", o.now)
+			case !r.old || o.since == "0.10":
+				r.idle(e.Name, "Debezium %s and newer ignore this name; the name is now %s", o.since, o.now)
 			}
 		}
 	}
 }
 
 // judge reports an option that becomes no field, by the rule of name.
-func (c *conversion) judge(e *input.Entry, name string) {
-	r := ruleOf(name)
+func (r *report) judge(e *input.Entry, name string) {
+	of := ruleOf(name)
 	value, known := e.Plain()
-	v, text := Unsupported, r.Bad
+	v, text := Unsupported, of.Bad
 	switch {
-	case known && value == "" && !r.Empty:
+	case known && value == "" && !of.Empty:
 		v, text = NotNeeded, "the value is empty"
-	case r.Bad+r.Differs == "", known && slices.Contains(r.Fine, strings.ReplaceAll(strings.ToLower(value), " ", "")):
-		v, text = NotNeeded, r.Why
-	case r.Differs != "":
-		v, text = Differs, r.Differs
+	case of.Bad+of.Differs == "", known && slices.Contains(of.Fine, strings.ReplaceAll(strings.ToLower(value), " ", "")):
+		v, text = NotNeeded, of.Why
+	case of.Differs != "":
+		v, text = Differs, of.Differs
 	}
-	c.add(v, e.Name, false, "%s", text)
+	r.add(v, e.Name, false, "%s", text)
 }

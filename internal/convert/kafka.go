@@ -8,99 +8,94 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/walpost/walpost/internal/convert/input"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // producer is the name of the producer's option that counts: the connector's producer.override.…, or
 // the worker's producer.…. From the worker's own options, Connect uses only bootstrap.servers.
-func (c *conversion) producer(name string) string {
+func producer(r *report, name string) string {
 	override := "producer.override." + name
 	for _, option := range []string{override, input.Workers + "producer." + name, input.Workers + name} {
-		if c.in.Has(option) && (option != input.Workers+name || name == "bootstrap.servers") {
+		if r.in.Has(option) && (option != input.Workers+name || name == "bootstrap.servers") {
 			return option
 		}
 	}
 	return override
 }
 
-// noWorker reports whether options of the worker may count that are not given.
-func (c *conversion) noWorker() bool {
-	return len(c.o.Worker) == 0 && c.in.Format != input.Server && !c.managed
-}
+// workerNames are the names of what the worker decides, and what the user can do about it.
+type workerNames struct{ where, brokers, security, compression, action string }
 
-// workerFields are the names of what the worker decides, and what the user can do about it.
-type workerFields struct{ where, brokers, security, compression, action string }
-
-func (c *conversion) workerFields() workerFields {
-	if c.in.Format == input.Strimzi {
-		return workerFields{"the KafkaConnect resource", "spec.bootstrapServers", "spec.tls or spec.authentication", "producer.compression.type in spec.config", "write it under kafka"}
+func namesOf(r *report) workerNames {
+	if r.in.Format == input.Strimzi {
+		return workerNames{"the KafkaConnect resource", "spec.bootstrapServers", "spec.tls or spec.authentication", "producer.compression.type in spec.config", "write it under kafka"}
 	}
-	return workerFields{"the worker", "bootstrap.servers", "producer.security.protocol", "producer.compression.type", "convert with --worker worker.properties"}
+	return workerNames{"the worker", "bootstrap.servers", "producer.security.protocol", "producer.compression.type", "convert with --worker worker.properties"}
 }
 
-// kafka converts the section kafka and the options about delivery.
-func (c *conversion) kafka() {
-	c.out.section("kafka", "")
-	c.sink()
-	c.brokers()
-	c.security()
-	compression := c.producer("compression.type")
-	if v, ok := c.literal(compression); ok {
-		c.mapped(compression, "kafka.compression", "%s", v)
-		c.out.put("compression", scalar(dollars(strings.ToLower(v))), "")
+// writeKafka converts the section kafka and the options about delivery.
+func writeKafka(w *writer) {
+	w.section("kafka", "")
+	judgeSink(w)
+	writeBrokers(w)
+	writeSecurity(w)
+	compression := producer(w.report, "compression.type")
+	if v, ok := w.literal(compression); ok {
+		w.mapped(compression, "kafka.compression", "%s", v)
+		w.put("compression", scalar(dollars(strings.ToLower(v))), "")
 	} else {
 		more := ""
-		if w := c.workerFields(); c.noWorker() {
-			more = fmt.Sprintf(", unless %s has %s: %s", w.where, w.compression, w.action)
+		if names := namesOf(w.report); w.noWorker {
+			more = fmt.Sprintf(", unless %s has %s: %s", names.where, names.compression, names.action)
 		}
-		c.mapped(compression, "kafka.compression", "none%s", more)
-		c.out.put("compression", "none", "none is the producer's default; walpost's default is snappy")
+		w.mapped(compression, "kafka.compression", "none%s", more)
+		w.put("compression", "none", "none is the producer's default; walpost's default is snappy")
 	}
-	c.topicCreation()
-	for _, e := range c.in.Worker {
+	writeTopics(w)
+	for _, e := range w.in.Worker {
 		name := strings.TrimPrefix(e.Name, input.Workers)
 		which, rest, _ := strings.Cut(name, ".")
 		switch override := "producer.override." + input.ProducerName(e.Name); {
-		case c.done[e.Name]:
-		case which == "producer" && c.in.Has(override):
-			c.idle(e.Name, "the connector's producer.override has priority")
+		case w.done[e.Name]:
+		case which == "producer" && w.in.Has(override):
+			w.idle(e.Name, "the connector's producer.override has priority")
 		case which == "producer":
-			c.judge(e, override)
+			w.judge(e, override)
 		case !strings.HasPrefix(rest, "converter") || !slices.Contains(converted, which):
-			c.judge(e, e.Name)
-		case c.in.Has(which + ".converter"):
-			c.idle(e.Name, "the connector has its own converter")
+			w.judge(e, e.Name)
+		case w.in.Has(which + ".converter"):
+			w.idle(e.Name, "the connector has its own converter")
 		default:
-			c.idle(e.Name, "read with the connector's %s.converter", which)
+			w.idle(e.Name, "read with the connector's %s.converter", which)
 		}
 	}
 }
 
-// sink converts the kind of Debezium Server's sink.
-func (c *conversion) sink() {
+// judgeSink converts the kind of Debezium Server's sink.
+func judgeSink(w *writer) {
 	const option = "debezium.sink.type"
-	if c.in.Format != input.Server {
+	if w.in.Format != input.Server {
 		return
 	}
-	switch v, ok := c.literal(option); {
+	switch v, ok := w.literal(option); {
 	case ok && v == "kafka":
-		c.mapped(option, "", "walpost writes to Kafka")
+		w.mapped(option, "", "walpost writes to Kafka")
 	case ok:
-		c.bad(option, "%s: walpost writes to Kafka only: keep Debezium Server for this sink", v)
-	case !c.in.Has(option):
-		c.bad(option, "is required: kafka")
+		w.bad(option, "%s: walpost writes to Kafka only: keep Debezium Server for this sink", v)
+	case !w.in.Has(option):
+		w.bad(option, "is required: kafka")
 	}
 }
 
 var broker = regexp.MustCompile(`^[A-Za-z0-9._\[\]:-]+:[0-9]+$`)
 
-func (c *conversion) brokers() {
+func writeBrokers(w *writer) {
 	const variable = "WALPOST_KAFKA_BROKERS"
-	option := c.producer("bootstrap.servers")
-	value, known := c.in.ByName[option].Plain()
+	option := producer(w.report, "bootstrap.servers")
+	value, known := w.in.ByName[option].Plain()
 	switch {
-	case c.in.Has(option) && known:
+	case w.in.Has(option) && known:
 		var all []string
 		for _, b := range conf.SplitList(value) {
 			if _, after, ok := strings.Cut(b, "://"); ok {
@@ -110,98 +105,98 @@ func (c *conversion) brokers() {
 			known = known && broker.MatchString(b)
 		}
 		if known {
-			c.mapped(option, "kafka.brokers", "%s", strings.Join(all, ", "))
-			c.out.put("brokers", list(all), "")
+			w.mapped(option, "kafka.brokers", "%s", strings.Join(all, ", "))
+			w.put("brokers", list(all), "")
 			return
 		}
-		c.bad(option, "must be host:port, host:port")
-		c.out.put("brokers", "${"+variable+"}", "")
+		w.bad(option, "must be host:port, host:port")
+		w.put("brokers", "${"+variable+"}", "")
 		return
-	case c.in.Has(option):
-		value, notes := c.variables(c.in.ByName[option].Parts, variable, same)
-		c.out.note(notes...)
-		c.mapped(option, "kafka.brokers", "%s", strings.Join(notes, "; "))
-		c.out.put("brokers", scalar(value), "")
+	case w.in.Has(option):
+		value, notes := variables(w.in.ByName[option].Parts, variable, same)
+		w.note(notes...)
+		w.mapped(option, "kafka.brokers", "%s", strings.Join(notes, "; "))
+		w.put("brokers", scalar(value), "")
 		return
-	case c.in.Format == input.Server:
-		c.bad("debezium.sink.kafka.producer.bootstrap.servers", "is required")
-	case c.managed:
-		c.add(Mapped, "bootstrap.servers", true, "kafka.brokers: set %s to the cluster's bootstrap server", variable)
+	case w.in.Format == input.Server:
+		w.bad("debezium.sink.kafka.producer.bootstrap.servers", "is required")
+	case w.managed:
+		w.add(Mapped, "bootstrap.servers", true, "kafka.brokers: set %s to the cluster's bootstrap server", variable)
 	default:
-		w := c.workerFields()
-		c.add(Mapped, "bootstrap.servers", true, "kafka.brokers: %s has them in %s: set %s, or %s", w.where, w.brokers, variable, w.action)
+		names := namesOf(w.report)
+		w.add(Mapped, "bootstrap.servers", true, "kafka.brokers: %s has them in %s: set %s, or %s", names.where, names.brokers, variable, names.action)
 	}
-	c.out.put("brokers", "${"+variable+"}", "host:port,host:port as the worker's bootstrap.servers")
+	w.put("brokers", "${"+variable+"}", "host:port,host:port as the worker's bootstrap.servers")
 }
 
 // saslLogin is a login that the user has to give.
 const saslLogin = `username: "${WALPOST_KAFKA_SASL_USERNAME}", password: "${WALPOST_KAFKA_SASL_PASSWORD}"}`
 
-// security maps security.protocol and its options.
-func (c *conversion) security() {
-	if c.managed {
-		c.mapped("kafka.auth.mode", "kafka.sasl", "the login of Confluent Cloud: set WALPOST_KAFKA_SASL_USERNAME and WALPOST_KAFKA_SASL_PASSWORD to an API key and its secret")
-		c.out.put("tls", "{}", "")
-		c.out.put("sasl", "{mechanism: PLAIN, "+saslLogin, "an API key and its secret")
+// writeSecurity maps security.protocol and its options.
+func writeSecurity(w *writer) {
+	if w.managed {
+		w.mapped("kafka.auth.mode", "kafka.sasl", "the login of Confluent Cloud: set WALPOST_KAFKA_SASL_USERNAME and WALPOST_KAFKA_SASL_PASSWORD to an API key and its secret")
+		w.put("tls", "{}", "")
+		w.put("sasl", "{mechanism: PLAIN, "+saslLogin, "an API key and its secret")
 		return
 	}
-	option := c.producer("security.protocol")
-	protocol, ok := c.literal(option)
+	option := producer(w.report, "security.protocol")
+	protocol, ok := w.literal(option)
 	protocol = cmp.Or(strings.ToUpper(protocol), "PLAINTEXT")
 	if ok {
-		c.mapped(option, "", "%s", protocol)
-	} else if !c.in.Has(option) && c.noWorker() {
-		w := c.workerFields()
-		c.mapped(option, "", "no TLS and no login, unless %s has %s: %s", w.where, w.security, w.action)
-		c.out.note(fmt.Sprintf("The connector has no TLS and no login for Kafka. If %s has %s, %s.", w.where, w.security, w.action))
+		w.mapped(option, "", "%s", protocol)
+	} else if !w.in.Has(option) && w.noWorker {
+		names := namesOf(w.report)
+		w.mapped(option, "", "no TLS and no login, unless %s has %s: %s", names.where, names.security, names.action)
+		w.note(fmt.Sprintf("The connector has no TLS and no login for Kafka. If %s has %s, %s.", names.where, names.security, names.action))
 	}
 	tls, login := strings.HasSuffix(protocol, "SSL"), strings.HasPrefix(protocol, "SASL_")
 	if tls {
-		c.tls()
+		writeTLS(w)
 	}
 	if login {
-		c.sasl()
+		writeSASL(w)
 	}
 	if !slices.Contains([]string{"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}, protocol) {
-		c.bad(option, "must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (got %s)", protocol)
+		w.bad(option, "must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (got %s)", protocol)
 	}
-	for _, e := range slices.Concat(c.in.List, c.in.Worker) {
+	for _, e := range slices.Concat(w.in.List, w.in.Worker) {
 		name := input.ProducerName(e.Name)
-		if !c.done[e.Name] && (!login && strings.HasPrefix(name, "sasl.") || !tls && strings.HasPrefix(name, "ssl.")) {
-			c.idle(e.Name, "security.protocol %s does not use this option", protocol)
+		if !w.done[e.Name] && (!login && strings.HasPrefix(name, "sasl.") || !tls && strings.HasPrefix(name, "ssl.")) {
+			w.idle(e.Name, "security.protocol %s does not use this option", protocol)
 		}
 	}
 }
 
 // pemFile is the path of a store whose type is PEM. It reports other stores.
-func (c *conversion) pemFile(which, pkcs12 string) (string, bool) {
-	location, kind := c.producer("ssl."+which+".location"), c.producer("ssl."+which+".type")
-	if !c.in.Has(location) {
+func pemFile(w *writer, which, pkcs12 string) (string, bool) {
+	location, kind := producer(w.report, "ssl."+which+".location"), producer(w.report, "ssl."+which+".type")
+	if !w.in.Has(location) {
 		return "", false
 	}
-	is, typed := c.literal(kind)
+	is, typed := w.literal(kind)
 	if typed {
-		c.idle(kind, "walpost reads PEM files")
+		w.idle(kind, "walpost reads PEM files")
 	}
 	if !strings.EqualFold(is, "PEM") {
-		c.bad(location, "this is a Java store, and walpost reads PEM files: keytool -importkeystore -srckeystore … -destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 %s -out %s.pem, and write the name of the PEM file under kafka.tls", pkcs12, which)
+		w.bad(location, "this is a Java store, and walpost reads PEM files: keytool -importkeystore -srckeystore … -destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 %s -out %s.pem, and write the name of the PEM file under kafka.tls", pkcs12, which)
 		return "", false
 	}
-	value, notes := c.variables(c.in.ByName[location].Parts, "WALPOST_KAFKA_"+strings.ToUpper(which), same)
-	c.out.note(notes...)
-	c.mapped(location, "kafka.tls", "%s", value)
+	value, notes := variables(w.in.ByName[location].Parts, "WALPOST_KAFKA_"+strings.ToUpper(which), same)
+	w.note(notes...)
+	w.mapped(location, "kafka.tls", "%s", value)
 	return flow(value), true
 }
 
-func (c *conversion) tls() {
+func writeTLS(w *writer) {
 	var keys []string
-	if file, ok := c.pemFile("truststore", "-cacerts -nokeys"); ok {
+	if file, ok := pemFile(w, "truststore", "-cacerts -nokeys"); ok {
 		keys = append(keys, "ca_file: "+file)
 	}
-	if file, ok := c.pemFile("keystore", "-nodes"); ok {
+	if file, ok := pemFile(w, "keystore", "-nodes"); ok {
 		keys = append(keys, "cert_file: "+file, "key_file: "+file)
 	}
-	c.out.put("tls", "{"+strings.Join(keys, ", ")+"}", "")
+	w.put("tls", "{"+strings.Join(keys, ", ")+"}", "")
 }
 
 var jaasField = regexp.MustCompile(`(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))`)
@@ -211,57 +206,57 @@ var jaasEscape = regexp.MustCompile(`\\(.)`)
 // bareLogin is a JAAS login without options.
 var bareLogin = regexp.MustCompile(`^\s*[A-Za-z0-9_.$]+\s+[A-Za-z]+\s*;?\s*$`)
 
-// sasl maps the mechanism and the login in sasl.jaas.config.
-func (c *conversion) sasl() {
-	option, jaas := c.producer("sasl.mechanism"), c.producer("sasl.jaas.config")
-	mechanism, ok := c.literal(option)
+// writeSASL maps the mechanism and the login in sasl.jaas.config.
+func writeSASL(w *writer) {
+	option, jaas := producer(w.report, "sasl.mechanism"), producer(w.report, "sasl.jaas.config")
+	mechanism, ok := w.literal(option)
 	if !ok {
-		if !c.in.Has(option) {
-			c.bad(option, "is required: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or AWS_MSK_IAM")
+		if !w.in.Has(option) {
+			w.bad(option, "is required: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or AWS_MSK_IAM")
 		}
 		return
 	}
 	switch mechanism = strings.ToUpper(mechanism); mechanism {
 	case "AWS_MSK_IAM":
-		c.mapped(option, "kafka.sasl.mechanism", "%s; the keys come from the AWS_… environment", mechanism)
-		c.out.put("sasl", "{mechanism: "+mechanism+"}", "")
+		w.mapped(option, "kafka.sasl.mechanism", "%s; the keys come from the AWS_… environment", mechanism)
+		w.put("sasl", "{mechanism: "+mechanism+"}", "")
 		switch {
-		case !c.in.Has(jaas):
-		case bareLogin.MatchString(c.in.ByName[jaas].Value):
-			c.idle(jaas, "the keys come from the AWS_… environment")
+		case !w.in.Has(jaas):
+		case bareLogin.MatchString(w.in.ByName[jaas].Value):
+			w.idle(jaas, "the keys come from the AWS_… environment")
 		default:
-			c.bad(jaas, "the options name a role or a profile, and walpost supports neither: give the keys of the role in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or kafka.sasl.access_key and its secret, and leave the options out")
+			w.bad(jaas, "the options name a role or a profile, and walpost supports neither: give the keys of the role in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or kafka.sasl.access_key and its secret, and leave the options out")
 		}
 		return
 	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
 	default:
-		c.bad(option, "%s: walpost converts PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and AWS_MSK_IAM; for OAUTHBEARER write kafka.sasl.token_file by hand", mechanism)
-		if c.in.Has(jaas) {
-			c.bad(jaas, "convert does not support this option with this mechanism")
+		w.bad(option, "%s: walpost converts PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and AWS_MSK_IAM; for OAUTHBEARER write kafka.sasl.token_file by hand", mechanism)
+		if w.in.Has(jaas) {
+			w.bad(jaas, "convert does not support this option with this mechanism")
 		}
 		return
 	}
-	c.mapped(option, "kafka.sasl.mechanism", "%s", mechanism)
-	if !c.in.Has(jaas) {
-		c.bad(jaas, "is required: it contains the user's name and password")
+	w.mapped(option, "kafka.sasl.mechanism", "%s", mechanism)
+	if !w.in.Has(jaas) {
+		w.bad(jaas, "is required: it contains the user's name and password")
 		return
 	}
-	fields := jaasFields(c.in.ByName[jaas])
+	fields := jaasFields(w.in.ByName[jaas])
 	if fields["username"] == nil || fields["password"] == nil {
-		c.bad(jaas, "the login has no user name and password: write kafka.sasl.username and kafka.sasl.password_file")
-		c.out.put("sasl", "{mechanism: "+mechanism+", "+saslLogin, "")
+		w.bad(jaas, "the login has no user name and password: write kafka.sasl.username and kafka.sasl.password_file")
+		w.put("sasl", "{mechanism: "+mechanism+", "+saslLogin, "")
 		return
 	}
-	user, notes := c.variables(fields["username"], "WALPOST_KAFKA_SASL_USERNAME", same)
+	user, notes := variables(fields["username"], "WALPOST_KAFKA_SASL_USERNAME", same)
 	password, note := secretOf(fields["password"], "WALPOST_KAFKA_SASL_PASSWORD", true)
 	key := "password"
 	if note == "" {
 		key, note, password = "password_file", "the password from "+password, dollars(password)
 	}
 	notes = append(notes, note)
-	c.out.note(notes...)
-	c.mapped(jaas, "kafka.sasl", "username, and %s: %s", key, strings.Join(notes, "; "))
-	c.out.put("sasl", fmt.Sprintf("{mechanism: %s, username: %s, %s: %s}", mechanism, flow(user), key, flow(password)), "")
+	w.note(notes...)
+	w.mapped(jaas, "kafka.sasl", "username, and %s: %s", key, strings.Join(notes, "; "))
+	w.put("sasl", fmt.Sprintf("{mechanism: %s, username: %s, %s: %s}", mechanism, flow(user), key, flow(password)), "")
 }
 
 // jaasFields finds name and password in a login, with the references in them.
@@ -296,19 +291,19 @@ func jaasFields(e *input.Entry) map[string][]input.Part {
 	return fields
 }
 
-// topicCreation maps Connect's default group. Without it, Connect leaves the creation of topics to the
+// writeTopics maps Connect's default group. Without it, Connect leaves the creation of topics to the
 // brokers, and walpost waits for a missing topic.
-func (c *conversion) topicCreation() {
+func writeTopics(w *writer) {
 	keys := []string{"create: true"}
 	for _, o := range []struct{ option, key string }{
 		{"topic.creation.default.partitions", "partitions"}, {"topic.creation.default.replication.factor", "replication_factor"},
 	} {
-		if n, ok := c.number(o.option); ok {
+		if n, ok := w.number(o.option); ok {
 			keys = append(keys, fmt.Sprintf("%s: %d", o.key, n))
-			c.mapped(o.option, "kafka.topics."+o.key, "%d", n)
+			w.mapped(o.option, "kafka.topics."+o.key, "%d", n)
 		}
 	}
 	if len(keys) > 1 {
-		c.out.put("topics", "{"+strings.Join(keys, ", ")+"}", "")
+		w.put("topics", "{"+strings.Join(keys, ", ")+"}", "")
 	}
 }

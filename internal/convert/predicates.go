@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/walpost/walpost/internal/javaregex"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/javaregex"
 )
 
 const (
@@ -53,7 +53,7 @@ type predicate struct {
 var predicateKinds = map[string]string{topicNameMatches: "pattern", hasHeaderKey: "name", recordIsTomb: ""}
 
 // predicate returns the predicate of a transform, and whether the transform has one.
-func (c *conversion) predicate(transform string) (p predicate, there bool) {
+func (c *chain) predicate(transform string) (p predicate, there bool) {
 	option := "transforms." + transform + ".predicate"
 	name, ok := c.literal(option)
 	if !ok {
@@ -108,7 +108,7 @@ func (p *predicate) before(topic string) answer {
 }
 
 // applies says whether a transform sees the rows of the outbox. why is the reason if that is unknown.
-func (c *conversion) applies(transform string, before bool) (a answer, why string) {
+func (c *chain) applies(transform string, before bool) (a answer, why string) {
 	p, there := c.predicate(transform)
 	switch {
 	case !there:

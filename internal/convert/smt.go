@@ -9,8 +9,8 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/walpost/walpost/internal/javaregex"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/javaregex"
 )
 
 const smt = "org.apache.kafka.connect.transforms."
@@ -23,7 +23,6 @@ type others struct {
 	rename      [2]string                   // topic.rename: regex and replacement
 	placement   string                      // table.fields.additional.placement
 	steps       []headerStep
-	headers     string // the header converter
 }
 
 // A headerStep is one step of records.headers, which a transform becomes.
@@ -38,19 +37,19 @@ type headerStep struct {
 
 // handlers convert the transforms that outbox rows go through. prefix begins their options, and before means in front of the
 // EventRouter.
-var handlers = map[string]func(c *conversion, prefix string, before bool) (Verdict, string){
-	smt + "RegexRouter":                           (*conversion).regexRouter,
-	"io.debezium.transforms.ByLogicalTableRouter": (*conversion).logicalRouter,
-	smt + "InsertHeader":                          (*conversion).insertHeader,
-	smt + "DropHeaders":                           (*conversion).dropHeaders,
-	smt + "HeaderFrom$Value":                      (*conversion).headerFrom,
-	smt + "HeaderFrom$Key": func(*conversion, string, bool) (Verdict, string) {
+var handlers = map[string]func(c *chain, prefix string, before bool) (Verdict, string){
+	smt + "RegexRouter":                           (*chain).regexRouter,
+	"io.debezium.transforms.ByLogicalTableRouter": (*chain).logicalRouter,
+	smt + "InsertHeader":                          (*chain).insertHeader,
+	smt + "DropHeaders":                           (*chain).dropHeaders,
+	smt + "HeaderFrom$Value":                      (*chain).headerFrom,
+	smt + "HeaderFrom$Key": func(*chain, string, bool) (Verdict, string) {
 		return Unsupported, "HeaderFrom$Key: Connect fails here, because the key of a record of the EventRouter has no fields; use table.fields.additional.placement: column:header"
 	},
 }
 
 // renameBefore takes a transform in front of the EventRouter into the topics that predicates compare.
-func (c *conversion) renameBefore(name string) {
+func (c *chain) renameBefore(name string) {
 	prefix := "transforms." + name + "."
 	kind, _ := c.literal(prefix + "type")
 	if kind != smt+"RegexRouter" {
@@ -74,19 +73,19 @@ func (c *conversion) renameBefore(name string) {
 	})
 }
 
-func (c *conversion) verbatim(option string) string {
-	v, _ := c.verbatimLiteral(option)
+func (r *report) verbatim(option string) string {
+	v, _ := r.verbatimLiteral(option)
 	return v
 }
 
 // route returns route.topic.regex and route.topic.replacement, behind the transforms so far.
-func (c *conversion) route() (regex, replacement string) {
+func (c *chain) route() (regex, replacement string) {
 	return cmp.Or(c.verbatim(c.router+"route.topic.regex"), "(?<routedByValue>.*)"),
 		cmp.Or(c.replacement, c.verbatim(c.router+"route.topic.replacement"), "outbox.event.${routedByValue}")
 }
 
 // routedTopics is the topics that the EventRouter gives.
-func (c *conversion) routedTopics() topicSet {
+func (c *chain) routedTopics() topicSet {
 	regex, replacement := c.route()
 	if literal, _, ok := anything(regex); !ok || literal != "" {
 		return topicSet{}
@@ -139,7 +138,7 @@ func anything(pattern string) (literal, group string, ok bool) {
 var groupReference = regexp.MustCompile(`\\.|\$(?:(\d)|\{([A-Za-z0-9]*)\})|\$`)
 
 // fold returns the route.topic.replacement that gives what a RegexRouter makes of its topics. ok is false if there is none.
-func (c *conversion) fold(regex, to string) (folded string, ok bool) {
+func (c *chain) fold(regex, to string) (folded string, ok bool) {
 	routed, replacement := c.route()
 	whole, _, all := anything(routed)
 	literal, group, simple := anything(regex)
@@ -163,7 +162,7 @@ func (c *conversion) fold(regex, to string) (folded string, ok bool) {
 	return folded, ok && folded != ""
 }
 
-func (c *conversion) regexRouter(prefix string, before bool) (Verdict, string) {
+func (c *chain) regexRouter(prefix string, before bool) (Verdict, string) {
 	regex, to := c.verbatim(prefix+"regex"), c.verbatim(prefix+"replacement")
 	ofMessages := c.renamesMessages(regex)
 	switch {
@@ -187,7 +186,7 @@ func (c *conversion) regexRouter(prefix string, before bool) (Verdict, string) {
 	return Mapped, "router.topic.rename"
 }
 
-func (c *conversion) logicalRouter(prefix string, before bool) (Verdict, string) {
+func (c *chain) logicalRouter(prefix string, before bool) (Verdict, string) {
 	switch {
 	case before && strings.Contains(strings.ToLower(c.placement), ":envelope"):
 		return Unsupported, "ByLogicalTableRouter changes the name of the envelope's schema, which walpost builds from the table's name: remove the transform"
@@ -205,7 +204,7 @@ var number = regexp.MustCompile(`^(?:0|-?[1-9][0-9]{0,17}|true|false)$`)
 // notText matches the start of a literal that Connect may read as something else than text.
 var notText = regexp.MustCompile(`(?i)^(?:true|false|null)\s*(?:[\[\]{},:"\\]|$)`)
 
-func (c *conversion) insertHeader(prefix string, before bool) (Verdict, string) {
+func (c *chain) insertHeader(prefix string, before bool) (Verdict, string) {
 	name, _ := c.literal(prefix + "header")
 	value, ok := c.literal(prefix + "value.literal")
 	s := headerStep{option: prefix + "value.literal", insert: name, value: value, number: number.MatchString(value), before: before}
@@ -219,7 +218,7 @@ func (c *conversion) insertHeader(prefix string, before bool) (Verdict, string) 
 	return Mapped, "records.headers: insert " + name
 }
 
-func (c *conversion) dropHeaders(prefix string, before bool) (Verdict, string) {
+func (c *chain) dropHeaders(prefix string, before bool) (Verdict, string) {
 	list, _ := c.literal(prefix + "headers")
 	drop := conf.SplitList(list)
 	if before { // the headers of the EventRouter are not there yet
@@ -236,7 +235,7 @@ func (c *conversion) dropHeaders(prefix string, before bool) (Verdict, string) {
 // A placement is one item of table.fields.additional.placement.
 type placement struct{ column, place, alias string }
 
-func (c *conversion) placements() []placement {
+func (c *chain) placements() []placement {
 	var all []placement
 	for _, item := range conf.SplitList(c.placement) {
 		parts := strings.Split(item, ":")
@@ -253,12 +252,12 @@ func (c *conversion) placements() []placement {
 	return all
 }
 
-func (c *conversion) placesHeader(name string) bool {
+func (c *chain) placesHeader(name string) bool {
 	return slices.ContainsFunc(c.placements(), func(p placement) bool { return p.place == "header" && p.alias == name })
 }
 
 // hasHeader says whether the records have a header behind the transforms so far.
-func (c *conversion) hasHeader(name string) answer {
+func (c *chain) hasHeader(name string) answer {
 	has := answerOf(name == "id" || c.placesHeader(name))
 	missing := c.or(c.router+"table.field.additional.missing", "error")
 	if strings.HasPrefix(name, "__debezium.") || name != "id" && has == always && !strings.EqualFold(missing, "error") {
@@ -275,7 +274,7 @@ func (c *conversion) hasHeader(name string) answer {
 }
 
 // headerFrom makes placements of the fields of the envelope.
-func (c *conversion) headerFrom(prefix string, before bool) (Verdict, string) {
+func (c *chain) headerFrom(prefix string, before bool) (Verdict, string) {
 	get := func(name string) []string {
 		v, _ := c.literal(prefix + name)
 		return conf.SplitList(v)
@@ -321,16 +320,16 @@ func (c *conversion) headerFrom(prefix string, before bool) (Verdict, string) {
 	return Mapped, "router.table.fields.additional.placement: " + c.placement
 }
 
-// headerSteps writes records.headers, when the header converter is known.
-func (c *conversion) headerSteps() {
-	for i, s := range c.steps {
+// writeHeaders writes records.headers, when the header converter is known.
+func writeHeaders(w *writer) {
+	for i, s := range w.chain.steps {
 		if i == 0 {
-			c.out.put("headers", "", "")
+			w.put("headers", "", "")
 		}
-		if s.number && c.headers == "json" {
-			c.bad(s.option, "Connect's JsonConverter writes this literal as a number or a boolean, and walpost writes text")
+		if s.number && w.headers == "json" {
+			w.bad(s.option, "Connect's JsonConverter writes this literal as a number or a boolean, and walpost writes text")
 		}
-		c.origin[fmt.Sprintf("records.headers[%d]", i)] = c.in.Shown(s.option)
+		w.origin[fmt.Sprintf("records.headers[%d]", i)] = w.in.Shown(s.option)
 		step := "drop: " + list(s.drop)
 		if s.insert != "" {
 			step = "insert: " + scalar(dollars(s.insert)) + "\n      value: " + scalar(dollars(s.value))
@@ -338,6 +337,6 @@ func (c *conversion) headerSteps() {
 		if s.before {
 			step += "\n      before_id: true"
 		}
-		c.out.b.WriteString("    - " + step + "\n")
+		w.b.WriteString("    - " + step + "\n")
 	}
 }

@@ -8,27 +8,27 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/walpost/walpost/internal/convert/input"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
-// source converts the section source: the connection, the tables, the slot and its publication.
-func (c *conversion) source() {
-	c.out.section("source", "")
-	c.connection()
-	all := make([]string, len(c.tables))
-	for i, t := range c.tables {
+// writeSource converts the section source: the connection, the tables, the slot and its publication.
+func writeSource(w *writer) {
+	w.section("source", "")
+	writeConnection(w)
+	all := make([]string, len(w.chain.tables))
+	for i, t := range w.chain.tables {
 		all[i] = dollars(t.sql())
 	}
 	if len(all) == 1 {
-		c.out.put("table", scalar(all[0]), "")
+		w.put("table", scalar(all[0]), "")
 	} else if len(all) > 1 {
-		c.out.put("tables", list(all), "")
+		w.put("tables", list(all), "")
 	}
-	c.messages()
-	c.slot()
-	c.publication()
-	c.snapshot()
+	writeMessages(w)
+	writeSlot(w)
+	writePublication(w)
+	writeSnapshot(w)
 }
 
 // uriText escapes the characters that have a meaning in a URI.
@@ -41,44 +41,44 @@ var (
 	endsInPort = regexp.MustCompile(`:[0-9]+$`)
 )
 
-// connection writes the DSN. libpq's defaults, which are the same as pgjdbc's, count for what
+// writeConnection writes the DSN. libpq's defaults, which are the same as pgjdbc's, count for what
 // Debezium's options do not say.
-func (c *conversion) connection() {
+func writeConnection(w *writer) {
 	var notes []string
 	part := func(option, variable string, escape func(string) string) string {
-		value, found := c.variables(c.in.ByName[option].Parts, variable, escape)
+		value, found := variables(w.in.ByName[option].Parts, variable, escape)
 		notes = append(notes, found...)
-		c.mapped(option, "source.dsn", "%s", cmp.Or(strings.Join(found, "; "), value))
+		w.mapped(option, "source.dsn", "%s", cmp.Or(strings.Join(found, "; "), value))
 		return value
 	}
 	required := func(option string) bool {
-		if !c.in.Has(option) {
-			c.bad(option, "is required")
+		if !w.in.Has(option) {
+			w.bad(option, "is required")
 		}
-		return c.in.Has(option)
+		return w.in.Has(option)
 	}
 	host, port, user, dbname := "${WALPOST_SOURCE_HOST}", "5432", "", ""
 	if required("database.hostname") {
-		if hosts.MatchString(strings.TrimSpace(c.in.ByName["database.hostname"].Text())) {
+		if hosts.MatchString(strings.TrimSpace(w.in.ByName["database.hostname"].Text())) {
 			host = part("database.hostname", "WALPOST_SOURCE_HOST", same)
 		} else {
-			c.bad("database.hostname", "must be the name or address of a host: write source.dsn by hand if it is something else")
+			w.bad("database.hostname", "must be the name or address of a host: write source.dsn by hand if it is something else")
 		}
 	}
-	if e := c.in.ByName["database.port"]; c.in.Has("database.port") && len(e.Parts) == 1 && e.Parts[0].Ref != nil {
+	if e := w.in.ByName["database.port"]; w.in.Has("database.port") && len(e.Parts) == 1 && e.Parts[0].Ref != nil {
 		port = part("database.port", "WALPOST_SOURCE_PORT", same)
-	} else if n, ok := c.number("database.port"); ok && n > 0 && n < 65536 {
+	} else if n, ok := w.number("database.port"); ok && n > 0 && n < 65536 {
 		port = strconv.Itoa(n)
-		c.mapped("database.port", "source.dsn", "%s", port)
+		w.mapped("database.port", "source.dsn", "%s", port)
 	} else if ok {
-		c.bad("database.port", "must be from 1 to 65535")
+		w.bad("database.port", "must be from 1 to 65535")
 	}
 	if required("database.user") {
 		user = part("database.user", "WALPOST_SOURCE_USER", uriText) + "@"
 	}
 	if required("database.dbname") {
-		if strings.ContainsAny(c.in.ByName["database.dbname"].Text(), "?&") {
-			c.bad("database.dbname", "must be only the name of the database; write parameters after a ? as options or into source.dsn")
+		if strings.ContainsAny(w.in.ByName["database.dbname"].Text(), "?&") {
+			w.bad("database.dbname", "must be only the name of the database; write parameters after a ? as options or into source.dsn")
 		} else {
 			dbname = part("database.dbname", "WALPOST_SOURCE_DATABASE", uriText)
 		}
@@ -92,37 +92,37 @@ func (c *conversion) connection() {
 			each[i] = h + ":" + port
 		}
 	}
-	sslmode, ok := c.literal("database.sslmode")
+	sslmode, ok := w.literal("database.sslmode")
 	sslmode = cmp.Or(sslmode, "prefer")
 	query := "?sslmode=" + dollars(uriText(strings.ToLower(sslmode)))
-	if ok || !c.in.Has("database.sslmode") {
-		c.mapped("database.sslmode", "source.dsn", "sslmode=%s", sslmode)
+	if ok || !w.in.Has("database.sslmode") {
+		w.mapped("database.sslmode", "source.dsn", "sslmode=%s", sslmode)
 	}
 	for _, param := range []string{"sslrootcert", "sslcert", "sslkey"} {
 		option := "database." + param
-		if e := c.in.ByName[option]; c.in.Has(option) && param == "sslkey" && derKey.MatchString(strings.TrimSpace(e.Text())) {
-			c.bad(option, "pgjdbc reads a binary key, and walpost reads a PEM key: openssl pkcs8 -inform DER -in key.pk8 -out key.pem (of a .p12: openssl pkcs12 -nodes -nocerts), and then sslkey=…/key.pem in source.dsn")
-		} else if c.in.Has(option) {
+		if e := w.in.ByName[option]; w.in.Has(option) && param == "sslkey" && derKey.MatchString(strings.TrimSpace(e.Text())) {
+			w.bad(option, "pgjdbc reads a binary key, and walpost reads a PEM key: openssl pkcs8 -inform DER -in key.pk8 -out key.pem (of a .p12: openssl pkcs12 -nodes -nocerts), and then sslkey=…/key.pem in source.dsn")
+		} else if w.in.Has(option) {
 			query += "&" + param + "=" + part(option, "WALPOST_SOURCE_"+strings.ToUpper(param), uriPath)
 		}
 	}
-	if c.in.Has("database.sslpassword") {
-		value, note := secretOf(c.in.ByName["database.sslpassword"].Parts, "WALPOST_SOURCE_SSLPASSWORD", false)
+	if w.in.Has("database.sslpassword") {
+		value, note := secretOf(w.in.ByName["database.sslpassword"].Parts, "WALPOST_SOURCE_SSLPASSWORD", false)
 		query += "&sslpassword=" + value
 		notes = append(notes, note)
-		c.mapped("database.sslpassword", "source.dsn", "%s", note)
+		w.mapped("database.sslpassword", "source.dsn", "%s", note)
 	}
-	c.origin["source.dsn"] = c.in.Shown("database.sslmode") // walpost may refuse its value
+	w.origin["source.dsn"] = w.in.Shown("database.sslmode") // walpost may refuse its value
 	if len(notes) > 0 {
 		notes = append(notes, "(percent-encode the values in the URI: %40 for @)")
 	}
-	c.out.note(notes...)
-	c.out.put("dsn", scalar("postgres://"+user+strings.Join(each, ",")+"/"+dbname+query), "")
-	c.password()
-	if v, ok := c.literal("database.sslfactory"); ok && strings.HasSuffix(v, "NonValidatingFactory") {
-		c.bad("database.sslfactory", "this class does not verify the server: leave the option out and write database.sslmode=require, which does not verify it either")
+	w.note(notes...)
+	w.put("dsn", scalar("postgres://"+user+strings.Join(each, ",")+"/"+dbname+query), "")
+	writePassword(w)
+	if v, ok := w.literal("database.sslfactory"); ok && strings.HasSuffix(v, "NonValidatingFactory") {
+		w.bad("database.sslfactory", "this class does not verify the server: leave the option out and write database.sslmode=require, which does not verify it either")
 	} else if ok {
-		c.bad("database.sslfactory", "this is a Java class: write sslmode, sslrootcert, sslcert and sslkey instead")
+		w.bad("database.sslfactory", "this is a Java class: write sslmode, sslrootcert, sslcert and sslkey instead")
 	}
 }
 
@@ -153,63 +153,63 @@ func secretOf(parts []input.Part, variable string, asFile bool) (value, note str
 	}
 }
 
-// password writes source.password or source.password_file.
-func (c *conversion) password() {
+// writePassword writes source.password or source.password_file.
+func writePassword(w *writer) {
 	const option = "database.password"
-	if !c.in.Has(option) {
+	if !w.in.Has(option) {
 		return
 	}
-	value, note := secretOf(c.in.ByName[option].Parts, "WALPOST_SOURCE_PASSWORD", true)
+	value, note := secretOf(w.in.ByName[option].Parts, "WALPOST_SOURCE_PASSWORD", true)
 	if note == "" {
-		c.set(option, "password_file", value, "")
+		w.set(option, "password_file", value, "")
 		return
 	}
-	c.mapped(option, "source.password", "%s", note)
-	c.out.note(note)
-	c.out.put("password", value, "")
+	w.mapped(option, "source.password", "%s", note)
+	w.note(note)
+	w.put("password", value, "")
 }
 
-// slot takes over the connector's slot. The converted configuration never creates a slot, because
+// writeSlot takes over the connector's slot. The converted configuration never creates a slot, because
 // the events since the connector's last flush would be missing in a new slot, without an error.
-func (c *conversion) slot() {
+func writeSlot(w *writer) {
 	plugin := "decoderbufs"
-	if c.managed {
+	if w.managed {
 		plugin = "pgoutput"
 	}
-	plugin = strings.ToLower(c.or("plugin.name", plugin))
+	plugin = strings.ToLower(w.or("plugin.name", plugin))
 	switch {
-	case c.done["plugin.name"]:
+	case w.done["plugin.name"]:
 	case plugin == "pgoutput":
-		c.mapped("plugin.name", "", "walpost reads pgoutput")
+		w.mapped("plugin.name", "", "walpost reads pgoutput")
 	case plugin == "decoderbufs" || plugin == "wal2json" || strings.HasPrefix(plugin, "wal2json_"):
-		c.bad("plugin.name", "%s: walpost needs pgoutput, and a slot keeps its plugin, so create a new slot. To avoid a gap: while the connector runs, "+
+		w.bad("plugin.name", "%s: walpost needs pgoutput, and a slot keeps its plugin, so create a new slot. To avoid a gap: while the connector runs, "+
 			"create a publication and a new slot for walpost (another source.slot; walpost setup --make-slot --apply), stop the connector when it has caught up, and start walpost run. "+
 			"Events from this time are delivered twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
 	default:
-		c.bad("plugin.name", "must be pgoutput (got %s)", plugin)
+		w.bad("plugin.name", "must be pgoutput (got %s)", plugin)
 	}
-	c.text("slot.name", "slot", "debezium")
-	if on, ok := c.boolean("slot.drop.on.stop", false); ok && on {
-		c.bad("slot.drop.on.stop", "STOPPING THE CONNECTOR DROPS ITS SLOT, and then there is nothing to take over: set the option to false before you stop the connector (this restarts it)")
+	w.text("slot.name", "slot", "debezium")
+	if on, ok := w.boolean("slot.drop.on.stop", false); ok && on {
+		w.bad("slot.drop.on.stop", "STOPPING THE CONNECTOR DROPS ITS SLOT, and then there is nothing to take over: set the option to false before you stop the connector (this restarts it)")
 	}
-	c.flag("slot.failover", "failover")
+	w.flag("slot.failover", "failover")
 }
 
-func (c *conversion) publication() {
-	c.text("publication.name", "publication", "dbz_publication")
+func writePublication(w *writer) {
+	w.text("publication.name", "publication", "dbz_publication")
 	const skipped = "skipped.operations"
-	v, ok := c.literal(skipped)
+	v, ok := w.literal(skipped)
 	operations := conf.SplitList(strings.ToLower(v))
-	c.updates = !slices.Contains(operations, "u")
+	w.updates = !slices.Contains(operations, "u")
 	switch {
 	case ok && slices.Contains(operations, "c"):
-		c.bad(skipped, "an outbox publishes nothing without inserts (c): remove c")
+		w.bad(skipped, "an outbox publishes nothing without inserts (c): remove c")
 	case ok:
-		c.mapped(skipped, "source.publish", "%s", publish)
-	case !c.in.Has(skipped):
-		c.mapped(skipped, "source.publish", "%s: an update of a row's primary key produces a record with Debezium", publish)
+		w.mapped(skipped, "source.publish", "%s", publish)
+	case !w.in.Has(skipped):
+		w.mapped(skipped, "source.publish", "%s: an update of a row's primary key produces a record with Debezium", publish)
 	}
-	c.out.put("publish", publish, "")
+	w.put("publish", publish, "")
 }
 
 // publish has updates even if skipped.operations has u. Debezium splits an update of a row's
@@ -230,34 +230,34 @@ var refusedModes = map[string]string{
 	"schema_only_recovery": "Debezium 2.5 and newer do not have this value; write initial or no_data",
 }
 
-func (c *conversion) snapshot() {
+func writeSnapshot(w *writer) {
 	const option = "snapshot.mode"
-	mode := strings.ToLower(c.or(option, "initial"))
+	mode := strings.ToLower(w.or(option, "initial"))
 	field, text := "source.snapshot", "never"
 	switch {
-	case c.done[option]:
+	case w.done[option]:
 	case mode == "initial" || mode == "when_needed" || mode == "exported":
-		if c.o.Fresh {
+		if w.fresh {
 			text = "initial"
-			c.mapped(option, field, "initial: walpost creates the slot, and publishes the existing rows first (in the order of source.order_column or track_commit_timestamp)")
+			w.mapped(option, field, "initial: walpost creates the slot, and publishes the existing rows first (in the order of source.order_column or track_commit_timestamp)")
 			break
 		}
 		more := ""
 		if mode == "when_needed" {
 			more = ". If the slot is lost, walpost stops and says so, and walpost recover publishes what may be missing"
 		}
-		c.mapped(option, field, "never: %s%s", afterConnector, more)
+		w.mapped(option, field, "never: %s%s", afterConnector, more)
 	case mode == "no_data" || mode == "never":
-		c.mapped(option, field, "never")
+		w.mapped(option, field, "never")
 	case refusedModes[mode] != "":
-		c.bad(option, "%s: %s", mode, refusedModes[mode])
+		w.bad(option, "%s: %s", mode, refusedModes[mode])
 	default:
-		c.bad(option, "must be initial, when_needed or no_data (got %s)", mode)
+		w.bad(option, "must be initial, when_needed or no_data (got %s)", mode)
 	}
-	if c.o.Fresh {
-		c.out.put("create", "true", "the connector has never run: there is no slot to take over")
+	if w.fresh {
+		w.put("create", "true", "the connector has never run: there is no slot to take over")
 	} else {
-		c.out.put("create", "false", "walpost takes over the connector's slot and publication, and must never create a new slot here")
+		w.put("create", "false", "walpost takes over the connector's slot and publication, and must never create a new slot here")
 	}
-	c.out.put("snapshot", text, "")
+	w.put("snapshot", text, "")
 }

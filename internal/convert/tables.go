@@ -84,16 +84,16 @@ const include = "table.include.list"
 var plainName = regexp.MustCompile(`^[\w.-]+$`)
 
 // byServer is the advice where only the server knows the tables.
-func (c *conversion) byServer() string {
+func byServer(r *report) string {
 	var names []any
 	for _, option := range []string{"database.user", "database.hostname", "database.dbname"} {
-		if name, known := c.in.ByName[option].Plain(); known && plainName.MatchString(name) {
+		if name, known := r.in.ByName[option].Plain(); known && plainName.MatchString(name) {
 			names = append(names, name)
 		}
 	}
 	dsn := "postgres://…"
 	if len(names) == 3 {
-		port, _ := c.in.ByName["database.port"].Plain()
+		port, _ := r.in.ByName["database.port"].Plain()
 		if port = strings.TrimSpace(port); port != "" && plainName.MatchString(port) {
 			names[1] = fmt.Sprintf("%s:%s", names[1], port)
 		}
@@ -102,12 +102,20 @@ func (c *conversion) byServer() string {
 	return "convert again with --dsn " + dsn + ", or name the outbox with --table schema.table"
 }
 
-// readTables finds the tables that the connector captures.
-func (c *conversion) readTables() {
-	expr, ok := c.literal(include)
+// captured are the tables that the connector captures.
+type captured struct {
+	*report
+	tables []table
+	note   string // follows the tables in the report
+}
+
+// capturedTables finds the tables that the connector captures.
+func capturedTables(r *report, o Options) *captured {
+	c := &captured{report: r}
+	expr, ok := r.literal(include)
 	switch {
-	case len(c.o.Tables) > 0:
-		for _, s := range c.o.Tables {
+	case len(o.Tables) > 0:
+		for _, s := range o.Tables {
 			t, ok := parseTable(s)
 			if !ok {
 				c.bad(include, "--table must be schema.table (got %s)", s)
@@ -115,35 +123,36 @@ func (c *conversion) readTables() {
 			}
 			c.tables = append(c.tables, t)
 		}
-		c.tablesNote = " (by --table)"
-	case c.o.Catalog != nil:
-		c.ask()
+		c.note = " (by --table)"
+	case o.Catalog != nil:
+		c.ask(o.Catalog)
 	case ok:
 		c.includeList(expr)
 		c.leaveOut()
 	case !c.in.Has(include):
-		c.bad(include, "without it, only the server knows which tables the connector captures: %s", c.byServer())
+		c.bad(include, "without it, only the server knows which tables the connector captures: %s", byServer(c.report))
 	}
 	if expr, ok := c.literal("table.exclude.list"); ok {
 		c.idle("table.exclude.list", "walpost reads only the tables that are named (and not %s)", expr)
 	}
 	c.schemaFilters()
+	return c
 }
 
-func (c *conversion) tableField() string {
+func (c *captured) tableField() string {
 	if len(c.tables) == 1 {
 		return "source.table"
 	}
 	return "source.tables"
 }
 
-func (c *conversion) includeList(expr string) {
+func (c *captured) includeList(expr string) {
 	wrong := ""
 	for _, one := range expressions(expr) {
 		names, ok := literalNames(one)
 		switch {
 		case !ok:
-			wrong = "only the server knows which tables " + one + " selects: " + c.byServer()
+			wrong = "only the server knows which tables " + one + " selects: " + byServer(c.report)
 		case len(names) != 2 || names[0] == "" || names[1] == "":
 			wrong = one + " is no table: Debezium's Postgres connector needs schema.table"
 		case !slices.Contains(c.tables, table{names[0], names[1]}):
@@ -157,12 +166,12 @@ func (c *conversion) includeList(expr string) {
 	case len(c.tables) == 0:
 		c.bad(include, "names no table")
 	case slices.ContainsFunc(c.tables, func(t table) bool { return strings.ToLower(t.sql()) != t.sql() }):
-		c.tablesNote = " (Debezium ignores the case of letters, and walpost does not: walpost check says whether the table exists)"
+		c.note = " (Debezium ignores the case of letters, and walpost does not: walpost check says whether the table exists)"
 	}
 }
 
 // reportTables reports the tables that the predicates leave.
-func (c *conversion) reportTables() {
+func (c *captured) reportTables() {
 	if c.done[include] || len(c.tables) == 0 {
 		if !c.done[include] && c.in.Has(include) {
 			c.idle(include, "the predicates exclude all its tables")
@@ -173,20 +182,20 @@ func (c *conversion) reportTables() {
 	for i, t := range c.tables {
 		text[i] = t.sql()
 	}
-	if len(c.tables) > 1 && c.tablesNote == "" {
-		c.tablesNote = " (Debezium ignores a table that does not exist, and walpost refuses it: --dsn leaves it out)"
+	if len(c.tables) > 1 && c.note == "" {
+		c.note = " (Debezium ignores a table that does not exist, and walpost refuses it: --dsn leaves it out)"
 	}
-	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.tablesNote)
+	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.note)
 }
 
 // patterns are the regular expressions of one of Debezium's lists. Debezium ignores the case of
 // letters.
-func (c *conversion) patterns(option string) (all []*javaregex.Regexp) {
-	expr, _ := c.literal(option)
+func patterns(r *report, option string) (all []*javaregex.Regexp) {
+	expr, _ := r.literal(option)
 	for _, one := range expressions(expr) {
 		re, err := javaregex.CompileFold(one)
 		if err != nil {
-			c.bad(option, "%v: name the outbox with --table schema.table", err)
+			r.bad(option, "%v: name the outbox with --table schema.table", err)
 			return nil
 		}
 		all = append(all, re)
@@ -202,12 +211,12 @@ func matchAny(all []*javaregex.Regexp, s string) bool {
 }
 
 // schemaFilters checks that the lists of schemas include the tables.
-func (c *conversion) schemaFilters() {
+func (c *captured) schemaFilters() {
 	for option, want := range map[string]bool{"schema.include.list": true, "schema.exclude.list": false} {
 		if !c.in.Has(option) {
 			continue
 		}
-		all := c.patterns(option)
+		all := patterns(c.report, option)
 		other := slices.IndexFunc(c.tables, func(t table) bool { return matchAny(all, t.schema) != want })
 		switch {
 		case c.done[option]:

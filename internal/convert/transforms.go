@@ -8,13 +8,20 @@ import (
 	"github.com/walpost/walpost/internal/conf"
 )
 
+// A chain is the EventRouter and the transforms beside it, with the tables whose rows go through them.
+type chain struct {
+	*report
+	*captured
+	router string // the prefix of the EventRouter's options: transforms.outbox.
+	others
+	predicates map[string]bool // those that a transform uses
+}
+
 const eventRouter = "io.debezium.transforms.outbox.EventRouter"
 
 // transforms finds the EventRouter, decides about the other transforms, and reads the tables, which
 // predicates depend on. It reports whether there is an EventRouter.
-func (c *conversion) transforms() bool {
-	c.predicates = map[string]bool{}
-	c.readTables()
+func (c *chain) transforms() bool {
 	defer c.reportTables()
 	list, ok := c.literal("transforms")
 	if !ok {
@@ -72,7 +79,7 @@ func (c *conversion) transforms() bool {
 
 // topic is the topic of Debezium's own records of the table, behind the transforms in front of the
 // EventRouter so far.
-func (c *conversion) topic(t table) string {
+func (c *chain) topic(t table) string {
 	topic := c.or("topic.prefix", "") + c.or("topic.delimiter", ".") + t.schema + "." + t.name
 	for _, rename := range c.renames {
 		topic = rename(topic)
@@ -81,7 +88,7 @@ func (c *conversion) topic(t table) string {
 }
 
 // routerPredicate keeps the tables whose rows the EventRouter sees.
-func (c *conversion) routerPredicate() {
+func (c *chain) routerPredicate() {
 	name := strings.TrimSuffix(strings.TrimPrefix(c.router, "transforms."), ".")
 	option := c.router + "predicate"
 	p, there := c.predicate(name)
@@ -121,7 +128,7 @@ func (c *conversion) routerPredicate() {
 }
 
 // otherTransform decides about a transform that is not the EventRouter.
-func (c *conversion) otherTransform(name string, before bool) {
+func (c *chain) otherTransform(name string, before bool) {
 	prefix := "transforms." + name + "."
 	option := prefix + "type"
 	kind, _ := c.literal(option)
@@ -148,7 +155,7 @@ func (c *conversion) otherTransform(name string, before bool) {
 }
 
 // unused reports the predicates, and the options of transforms that are not in all.
-func (c *conversion) unused(all []string) {
+func (c *chain) unused(all []string) {
 	for _, e := range c.in.List {
 		switch rest, ok := strings.CutPrefix(e.Name, "transforms."); {
 		case c.done[e.Name]:
@@ -190,29 +197,29 @@ var routerOptions = []struct {
 	{"table.op.invalid.behavior", "warn", false},
 }
 
-// routing maps the EventRouter's options.
-func (c *conversion) routing() {
-	c.out.section("router", "Debezium's EventRouter: "+strings.TrimSuffix(c.router, "."))
-	changed := map[string]string{"route.topic.replacement": c.replacement, "table.fields.additional.placement": c.placement} // by transforms
+// writeRouter maps the EventRouter's options.
+func writeRouter(w *writer) {
+	w.section("router", "Debezium's EventRouter: "+strings.TrimSuffix(w.chain.router, "."))
+	changed := map[string]string{"route.topic.replacement": w.chain.replacement, "table.fields.additional.placement": w.chain.placement} // by transforms
 	for _, o := range routerOptions {
-		option := c.router + o.name
-		e := c.in.ByName[option]
+		option := w.chain.router + o.name
+		e := w.in.ByName[option]
 		switch {
 		case e == nil && !o.always && changed[o.name] == "":
 			continue
-		case e != nil && !c.in.Has(option):
-			c.add(Unsupported, option, false, "the value is empty, and with an empty value the EventRouter fails or builds wrong topic names. Leave the option out, or write the intended value")
+		case e != nil && !w.in.Has(option):
+			w.add(Unsupported, option, false, "the value is empty, and with an empty value the EventRouter fails or builds wrong topic names. Leave the option out, or write the intended value")
 			continue
-		case e != nil && o.name == "table.op.invalid.behavior" && !c.updates:
-			c.idle(option, "the connector skips updates (skipped.operations)")
+		case e != nil && o.name == "table.op.invalid.behavior" && !w.updates:
+			w.idle(option, "the connector skips updates (skipped.operations)")
 			continue
 		}
-		value, ok := c.verbatimLiteral(option)
+		value, ok := w.verbatimLiteral(option)
 		if e != nil && !ok {
 			continue
 		}
 		value = cmp.Or(changed[o.name], value, o.fallback)
-		c.mapped(option, "router."+o.name, "%s", value)
+		w.mapped(option, "router."+o.name, "%s", value)
 		text, comment := value, ""
 		if !strings.HasPrefix(o.name, "route.topic.") {
 			text = dollars(value)
@@ -221,56 +228,56 @@ func (c *conversion) routing() {
 			comment = "Debezium's default"
 		}
 		if o.always || value != o.fallback {
-			c.out.put(o.name, scalar(text), comment)
+			w.put(o.name, scalar(text), comment)
 		}
 	}
-	if c.rename[0] != "" {
-		c.out.put("topic.rename.regex", scalar(c.rename[0]), "")
-		c.out.put("topic.rename.replacement", scalar(c.rename[1]), "")
+	if w.chain.rename[0] != "" {
+		w.put("topic.rename.regex", scalar(w.chain.rename[0]), "")
+		w.put("topic.rename.replacement", scalar(w.chain.rename[1]), "")
 	}
 	for _, name := range []string{"route.tombstone.on.empty.payload", "table.expand.json.payload"} {
-		c.flag(c.router+name, name)
+		w.flag(w.chain.router+name, name)
 	}
-	c.missing()
-	for _, e := range c.in.List {
-		if name, ok := strings.CutPrefix(e.Name, c.router); ok && !c.done[e.Name] {
-			c.judge(e, "(router) "+name)
+	writeMissing(w)
+	for _, e := range w.in.List {
+		if name, ok := strings.CutPrefix(e.Name, w.chain.router); ok && !w.done[e.Name] {
+			w.judge(e, "(router) "+name)
 		}
 	}
 }
 
-// missing is table.field.additional.missing, which was table.fields.additional.error.on.missing
+// writeMissing is table.field.additional.missing, which was table.fields.additional.error.on.missing
 // until Debezium 3.5.
-func (c *conversion) missing() {
-	now, old := c.router+"table.field.additional.missing", c.router+"table.fields.additional.error.on.missing"
+func writeMissing(w *writer) {
+	now, old := w.chain.router+"table.field.additional.missing", w.chain.router+"table.fields.additional.error.on.missing"
 	value := ""
-	if v, ok := c.literal(now); ok {
+	if v, ok := w.literal(now); ok {
 		value = v
-		c.mapped(now, "router.table.field.additional.missing", "%s", v)
-		if c.in.Has(old) {
-			c.idle(old, "the option is also given under its new name, %s, which has priority", "table.field.additional.missing")
+		w.mapped(now, "router.table.field.additional.missing", "%s", v)
+		if w.in.Has(old) {
+			w.idle(old, "the option is also given under its new name, %s, which has priority", "table.field.additional.missing")
 		}
-	} else if on, ok := c.boolean(old, true); ok && c.in.Has(old) && !c.in.Has(now) {
+	} else if on, ok := w.boolean(old, true); ok && w.in.Has(old) && !w.in.Has(now) {
 		if value = "error"; !on {
 			value = "ignore"
 		}
-		c.mapped(old, "router.table.field.additional.missing", "%s (its name since Debezium 3.6, which ignores the old name)", value)
+		w.mapped(old, "router.table.field.additional.missing", "%s (its name since Debezium 3.6, which ignores the old name)", value)
 	}
 	if value != "" && !strings.EqualFold(value, "error") {
-		c.out.put("table.field.additional.missing", scalar(dollars(value)), "")
+		w.put("table.field.additional.missing", scalar(dollars(value)), "")
 		for _, option := range []string{"column.include.list", "column.exclude.list"} {
-			if c.in.Has(option) {
-				c.bad(option, "with table.field.additional.missing=ignore, Debezium writes no header for a column that this option removes, but walpost would write one: remove the column from table.fields.additional.placement, and leave this option out")
+			if w.in.Has(option) {
+				w.bad(option, "with table.field.additional.missing=ignore, Debezium writes no header for a column that this option removes, but walpost would write one: remove the column from table.fields.additional.placement, and leave this option out")
 			}
 		}
 	}
 }
 
 // verbatimLiteral is literal without trimming: a blank may belong to a regular expression.
-func (c *conversion) verbatimLiteral(option string) (string, bool) {
-	v, ok := c.literal(option)
+func (r *report) verbatimLiteral(option string) (string, bool) {
+	v, ok := r.literal(option)
 	if ok && (strings.HasSuffix(option, ".regex") || strings.HasSuffix(option, ".replacement")) {
-		v = c.in.ByName[option].Text()
+		v = r.in.ByName[option].Text()
 	}
 	return v, ok
 }

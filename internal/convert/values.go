@@ -9,14 +9,14 @@ import (
 
 // literal is the trimmed value of an option that has a value. It reports a value that comes from a
 // provider.
-func (c *conversion) literal(name string) (string, bool) {
-	if !c.in.Has(name) {
+func (r *report) literal(name string) (string, bool) {
+	if !r.in.Has(name) {
 		return "", false
 	}
-	e := c.in.ByName[name]
+	e := r.in.ByName[name]
 	for _, p := range e.Parts {
 		if p.Ref != nil {
-			c.bad(name, "the connector gets this value from %s when it starts, and convert needs the value now: write the value itself into the option", p.Ref.From())
+			r.bad(name, "the connector gets this value from %s when it starts, and convert needs the value now: write the value itself into the option", p.Ref.From())
 			return "", false
 		}
 	}
@@ -24,45 +24,45 @@ func (c *conversion) literal(name string) (string, bool) {
 }
 
 // or is an option's literal value, or the default.
-func (c *conversion) or(name, fallback string) string {
-	if v, ok := c.literal(name); ok {
+func (r *report) or(name, fallback string) string {
+	if v, ok := r.literal(name); ok {
 		return v
 	}
 	return fallback
 }
 
 // number is an option's value as a number. It reports any other value.
-func (c *conversion) number(name string) (int, bool) {
-	v, ok := c.literal(name)
+func (r *report) number(name string) (int, bool) {
+	v, ok := r.literal(name)
 	if !ok {
 		return 0, false
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil {
-		c.bad(name, "must be a whole number")
+		r.bad(name, "must be a whole number")
 		return 0, false
 	}
 	return n, true
 }
 
 // boolean is an option's value as Kafka reads booleans. It reports any other value.
-func (c *conversion) boolean(name string, fallback bool) (value, ok bool) {
-	v, there := c.literal(name)
+func (r *report) boolean(name string, fallback bool) (value, ok bool) {
+	v, there := r.literal(name)
 	switch {
 	case !there:
-		return fallback, !c.in.Has(name)
+		return fallback, !r.in.Has(name)
 	case strings.EqualFold(v, "true"):
 		return true, true
 	case strings.EqualFold(v, "false"):
 		return false, true
 	}
-	c.bad(name, "must be true or false")
+	r.bad(name, "must be true or false")
 	return fallback, false
 }
 
 // variables is an option's value for a field of the configuration. References become environment
 // variables, with a note for each. escape is applied to the text between them.
-func (c *conversion) variables(parts []input.Part, field string, escape func(string) string) (value string, notes []string) {
+func variables(parts []input.Part, field string, escape func(string) string) (value string, notes []string) {
 	var b strings.Builder
 	for _, p := range parts {
 		if p.Ref == nil {
