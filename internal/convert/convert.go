@@ -229,26 +229,6 @@ func (w *writer) set(option, key, value, comment string) {
 	w.put(key, scalar(dollars(value)), comment)
 }
 
-// text converts an option that becomes a key with the same value. Without the option, Debezium's
-// default counts.
-func (w *writer) text(option, key, fallback string) {
-	if v, ok := w.literal(option); ok {
-		w.set(option, key, v, "")
-	} else if !w.in.Has(option) {
-		w.set(option, key, fallback, "Debezium's default")
-	}
-}
-
-// flag converts an option that turns on what is off by default in Debezium and walpost.
-func (w *writer) flag(option, key string) {
-	if on, ok := w.boolean(option, false); ok && w.in.Has(option) {
-		w.mapped(option, w.name+"."+key, "%v", on)
-		if on {
-			w.put(key, "true", "")
-		}
-	}
-}
-
 func (r *report) idle(option, format string, args ...any) {
 	r.add(NotNeeded, option, !r.in.Has(option), format, args...)
 }

@@ -30,18 +30,6 @@ var serverFormats = map[string]string{
 // converted are the parts of a record that have a converter.
 var converted = []string{"key", "value", "header"}
 
-// modes are the options that records has under the same names, with Debezium's defaults.
-var modes = [][2]string{
-	{"time.precision.mode", "adaptive"},
-	{"decimal.handling.mode", "precise"},
-	{"binary.handling.mode", "bytes"},
-	{"interval.handling.mode", "numeric"},
-	{"hstore.handling.mode", "json"},
-	{"schema.name.adjustment.mode", "none"},
-	{"field.name.adjustment.mode", "none"},
-	{"unavailable.value.placeholder", "__debezium_unavailable_value"},
-}
-
 // writeRecords converts the section records.
 func writeRecords(w *writer) {
 	w.section("records", "")
@@ -53,13 +41,7 @@ func writeRecords(w *writer) {
 			connectConverter(w, which)
 		}
 	}
-	for _, mode := range modes {
-		if v, ok := w.literal(mode[0]); ok && v == mode[1] {
-			w.mapped(mode[0], "records."+mode[0], "%s", v)
-		} else if ok {
-			w.set(mode[0], mode[0], v, "")
-		}
-	}
+	w.options("", recordOptions, nil)
 	writeHeaders(w)
 	schemaParameters(w)
 }

@@ -188,15 +188,14 @@ func writeSlot(w *writer) {
 	default:
 		w.bad("plugin.name", "must be pgoutput (got %s)", plugin)
 	}
-	w.text("slot.name", "slot", "debezium")
 	if on, ok := w.boolean("slot.drop.on.stop", false); ok && on {
 		w.bad("slot.drop.on.stop", "STOPPING THE CONNECTOR DROPS ITS SLOT, and then there is nothing to take over: set the option to false before you stop the connector (this restarts it)")
 	}
-	w.flag("slot.failover", "failover")
+	w.options("", slotOptions, nil)
 }
 
 func writePublication(w *writer) {
-	w.text("publication.name", "publication", "dbz_publication")
+	w.options("", publicationOptions, nil)
 	const skipped = "skipped.operations"
 	v, ok := w.literal(skipped)
 	operations := conf.SplitList(strings.ToLower(v))

@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -176,68 +175,19 @@ func (c *chain) unused(all []string) {
 	}
 }
 
-// routerOptions are the EventRouter's options that the section router has under the same names, with
-// Debezium's defaults. walpost has no default of an option with always, so Debezium's is written.
-var routerOptions = []struct {
-	name, fallback string
-	always         bool
-}{
-	{"table.field.event.id", "id", false},
-	{"table.field.event.key", "aggregateid", true},
-	{"table.field.event.payload", "payload", false},
-	{"table.field.event.timestamp", "", false},
-	{"table.field.event.schema.version", "", false},
-	{"table.fields.additional.placement", "", false},
-	{"route.by.field", "aggregatetype", true},
-	{"route.topic.regex", "(?<routedByValue>.*)", false},
-	{"route.topic.replacement", "outbox.event.${routedByValue}", false},
-	{"table.json.payload.null.behavior", "ignore", false},
-	{"table.json.payload.empty.array.behavior", "ignore", false},
-	{"field.name.adjustment.mode", "none", false},
-	{"table.op.invalid.behavior", "warn", false},
-}
-
 // writeRouter maps the EventRouter's options.
 func writeRouter(w *writer) {
 	w.section("router", "Debezium's EventRouter: "+strings.TrimSuffix(w.chain.router, "."))
 	changed := map[string]string{"route.topic.replacement": w.chain.replacement, "table.fields.additional.placement": w.chain.placement} // by transforms
-	for _, o := range routerOptions {
-		option := w.chain.router + o.name
-		e := w.in.ByName[option]
-		switch {
-		case e == nil && !o.always && changed[o.name] == "":
-			continue
-		case e != nil && !w.in.Has(option):
-			w.add(Unsupported, option, false, "the value is empty, and with an empty value the EventRouter fails or builds wrong topic names. Leave the option out, or write the intended value")
-			continue
-		case e != nil && o.name == "table.op.invalid.behavior" && !w.updates:
-			w.idle(option, "the connector skips updates (skipped.operations)")
-			continue
-		}
-		value, ok := w.verbatimLiteral(option)
-		if e != nil && !ok {
-			continue
-		}
-		value = cmp.Or(changed[o.name], value, o.fallback)
-		w.mapped(option, "router."+o.name, "%s", value)
-		text, comment := value, ""
-		if !strings.HasPrefix(o.name, "route.topic.") {
-			text = dollars(value)
-		}
-		if e == nil && value == o.fallback {
-			comment = "Debezium's default"
-		}
-		if o.always || value != o.fallback {
-			w.put(o.name, scalar(text), comment)
-		}
+	if invalid := w.chain.router + "table.op.invalid.behavior"; !w.updates && w.in.Has(invalid) {
+		w.idle(invalid, "the connector skips updates (skipped.operations)")
 	}
+	w.options(w.chain.router, routerOptions, changed)
 	if w.chain.rename[0] != "" {
 		w.put("topic.rename.regex", scalar(w.chain.rename[0]), "")
 		w.put("topic.rename.replacement", scalar(w.chain.rename[1]), "")
 	}
-	for _, name := range []string{"route.tombstone.on.empty.payload", "table.expand.json.payload"} {
-		w.flag(w.chain.router+name, name)
-	}
+	w.options(w.chain.router, routerFlags, nil)
 	writeMissing(w)
 	for _, e := range w.in.List {
 		if name, ok := strings.CutPrefix(e.Name, w.chain.router); ok && !w.done[e.Name] {
