@@ -17,6 +17,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/configkeys"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/relay"
@@ -162,9 +163,7 @@ func TestExampleHasEveryKey(t *testing.T) {
 	}
 	got := map[string]bool{}
 	keysOf(root.Content[0], "", got)
-	cfg := defaultConfig()
-	cfg.Kafka.TLS = &kafka.TLS{}
-	for _, key := range leaves(reflect.ValueOf(&cfg).Elem(), "") {
+	for _, key := range leaves(t) {
 		if !got[key] {
 			t.Errorf("%s is not in %s", key, filepath.Base(example))
 		}
@@ -179,9 +178,7 @@ func TestExampleHasEveryKey(t *testing.T) {
 
 // The pages name keys in backquotes.
 func TestDocumentationHasTheKeys(t *testing.T) {
-	cfg := defaultConfig()
-	cfg.Kafka.TLS = &kafka.TLS{}
-	keys := leaves(reflect.ValueOf(&cfg).Elem(), "")
+	keys := leaves(t)
 	isKey := func(name string) bool {
 		return slices.ContainsFunc(keys, func(k string) bool { return k == name || strings.HasPrefix(k, name+".") })
 	}
@@ -220,19 +217,13 @@ func keysOf(n *yaml.Node, path string, into map[string]bool) {
 	}
 }
 
-func leaves(v reflect.Value, path string) (keys []string) {
-	if v.Kind() == reflect.Pointer {
-		v = v.Elem()
-	}
-	if v.Kind() != reflect.Struct || !conf.IsSection(v.Type()) {
-		if _, word := v.Interface().(relay.Policies); v.Kind() == reflect.Map && !word {
-			return nil
+// leaves are the paths of the keys that have a value, without those of free mappings and of items.
+func leaves(t *testing.T) (keys []string) {
+	leavesOf(describe(t), nil, func(k *configkeys.Key, _ []string) {
+		if k.Kind != configkeys.Mapping && !strings.Contains(k.Path, "[]") {
+			keys = append(keys, k.Path)
 		}
-		return []string{path}
-	}
-	for f := range conf.Fields(v, path) {
-		keys = append(keys, leaves(f.Value, f.Path)...)
-	}
+	})
 	return keys
 }
 
@@ -447,13 +438,6 @@ func TestWithoutFileTheFlagsAreNamed(t *testing.T) {
 	}
 }
 
-func TestAnUnknownCleanupModeIsOneProblem(t *testing.T) {
-	cfg := cleanup.Config{Mode: "truncate"}
-	if found := slices.Concat(conf.Check("cleanup", &cfg), cfg.Validate()); len(found) != 1 || found[0].Field != "cleanup.mode" {
-		t.Errorf("got %v", found)
-	}
-}
-
 func TestAFileWithoutItsFlagIsToldTheFlag(t *testing.T) {
 	for arg, want := range map[string]string{"walpost.yaml": `unexpected argument "walpost.yaml" (did you mean --config walpost.yaml?)`, "slot": `unexpected argument "slot"`} {
 		err := noArguments(runCommand(), []string{arg})
@@ -465,10 +449,8 @@ func TestAFileWithoutItsFlagIsToldTheFlag(t *testing.T) {
 
 func TestEverySettingNamesAField(t *testing.T) {
 	cfg := defaultConfig()
-	cfg.Kafka.TLS = &kafka.TLS{}
-	keys := leaves(reflect.ValueOf(&cfg).Elem(), "")
 	for _, s := range settings {
-		if !slices.Contains(keys, s.field) {
+		if _, ok := conf.Find(&cfg, s.field); !ok {
 			t.Errorf("--%s is for %s, which is no key", s.flag, s.field)
 		}
 	}

@@ -150,6 +150,9 @@ func TestTheConfigurationsOfThePagesAreValid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if err := j.bySchema(text); err != nil {
+			t.Errorf("%s:%d: the schema refuses it: %v, in\n%s", p.Name, b.Line, err, text)
+		}
 		for _, problem := range j.byValidate(t, secretFile.ReplaceAll(text, secret), testEnv) {
 			t.Errorf("%s:%d: %v, in\n%s", p.Name, b.Line, problem, text)
 		}

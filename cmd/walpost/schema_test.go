@@ -487,42 +487,7 @@ func TestOnPoisonHasEveryReason(t *testing.T) {
 	}
 }
 
-// A key that is there twice is refused in each section, in items and in mappings.
-func TestAKeyIsThereOnceInEverySection(t *testing.T) {
-	j := newJudge(t)
-	n := 0
-	leavesOf(describe(t), nil, func(k *configkeys.Key, path []string) {
-		if k.Kind == configkeys.Mapping || k.Kind == configkeys.Policies {
-			path = append(path, "default")
-		}
-		in := least()
-		set(in, path, "x")
-		last := path[len(path)-1]
-		line := regexp.MustCompile(`(?m)^( *(?:- )?)` + regexp.QuoteMeta(last) + `:.*$`)
-		text := file(t, in)
-		places := line.FindAllIndex(text, -1)
-		if len(places) == 0 {
-			t.Fatalf("%s: %s", k.Path, text)
-		}
-		for _, at := range places {
-			one := string(text[at[0]:at[1]])
-			indent := strings.ReplaceAll(one[:len(one)-len(strings.TrimLeft(one, " -"))], "-", " ")
-			twice := string(text[:at[1]]) + "\n" + indent + last + ": y" + string(text[at[1]:])
-			if found := j.byValidate(t, []byte(twice), testEnv); !strings.Contains(found.Error(), last+": occurs twice") {
-				t.Errorf("%s\n%v", twice, found)
-			}
-			n++
-		}
-	})
-	if n < 100 {
-		t.Errorf("only %d files", n)
-	}
-}
-
-var yamlBlock = regexp.MustCompile("(?ms)^ *```yaml\n(.*?)^ *```")
-
-// Whatever the schema refuses, validate refuses: over every file with a configuration that is in the repository. The schema
-// accepts every configuration in the pages.
+// Whatever the schema refuses, validate refuses, over every configuration that is a file of the repository.
 func TestTheSchemaRefusesNothingThatIsValid(t *testing.T) {
 	j := newJudge(t)
 	for _, name := range append(files(t, "testdata/config/*.yaml"), example) {
@@ -535,30 +500,5 @@ func TestTheSchemaRefusesNothingThatIsValid(t *testing.T) {
 		if err != nil && invalid == nil {
 			t.Errorf("%s: the schema refuses what is valid: %v", name, err)
 		}
-	}
-	blocks := 0
-	root := describe(t)
-	err := filepath.WalkDir("../..", func(name string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".md") {
-			return err
-		}
-		text, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		for _, m := range yamlBlock.FindAllSubmatch(text, -1) {
-			var top doc
-			if err := yaml.Unmarshal(m[1], &top); err != nil || !slices.ContainsFunc(root.Keys, func(k *configkeys.Key) bool { return top[k.Name] != nil }) {
-				continue // of another program
-			}
-			blocks++
-			if err := j.bySchema(m[1]); err != nil {
-				t.Errorf("%s:\n%s\n%v", name, m[1], err)
-			}
-		}
-		return nil
-	})
-	if err != nil || blocks < 3 {
-		t.Errorf("%d configurations in the pages, %v", blocks, err)
 	}
 }
