@@ -191,8 +191,7 @@ func (c *Config) Validate() Problems { return c.validate(true) }
 func (c *Config) ValidateDatabase() Problems { return c.validate(len(c.Kafka.Brokers) > 0) }
 
 func (c *Config) validate(brokers bool) (found Problems) {
-	routes, cleaning := c.routing(), c.Cleanup
-	cleaning.TimeColumn = c.Source.TimeColumn
+	routes := c.routing()
 	found = slices.Concat(conf.Check("", c, "router", "records"), c.Source.Validate(), routes.Validate())
 	if c.polls() {
 		c.validatePoll(&found)
@@ -217,7 +216,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	if c.Checkpoint.Store == "kafka" && c.Stdout != nil {
 		found.Add("checkpoint.store", conf.MustBe, "file with --stdout", c.Checkpoint.Store)
 	}
-	found = slices.Concat(found, c.Monitor.Validate(), cleaning.Validate())
+	found = slices.Concat(found, c.Monitor.Validate(), c.Cleanup.Validate(c.Source.TimeColumn))
 	if c.Cleanup.Mode != cleanup.None && c.onlyMessages() {
 		found.Add("cleanup.mode", conf.MustBe, "none without source.table, because messages are in no table", c.Cleanup.Mode)
 	}

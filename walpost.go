@@ -284,7 +284,7 @@ func (c *Config) linger() time.Duration {
 
 // cleaner makes the cleaner of old rows; nil where none is wanted. It asks loop how far the relay is, and open which events' rows stay.
 func (r *Relay) cleaner(loop *relay.Relay, open func(context.Context) ([]string, error)) *cleanup.Cleaner {
-	cfg := r.cfg.Cleanup
+	cfg := cleanup.Settings{Config: r.cfg.Cleanup}
 	if cfg.Mode == cleanup.None {
 		return nil
 	}

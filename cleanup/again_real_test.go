@@ -41,7 +41,7 @@ func TestAPartitionThatStaysIsReadOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kept := []string{"9", "x", c.id}
 			p := newPlace(t, "18", fmt.Sprintf(withEvents, c.column),
-				Config{Mode: DropPartitions, Keep: 48 * time.Hour, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return kept, nil }})
+				Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return kept, nil }})
 			p.exec(part("outbox_old", -5, -4), part("outbox_now", 0, 1))
 			p.fill("outbox_old")
 			if c.id == "" {
@@ -100,7 +100,7 @@ func TestRowsThatCannotGoAreReadOnceForEachMark(t *testing.T) {
 		t.Run(string(c.mode)+" by "+c.time, func(t *testing.T) {
 			kept := []string{"1"}
 			p := newPlace(t, "18", "CREATE TABLE outbox (id int, event int, created_at "+c.time+", filler text)",
-				Config{Mode: c.mode, Keep: time.Hour, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return kept, nil }})
+				Settings{Config: Config{Mode: c.mode, Keep: time.Hour}, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return kept, nil }})
 			p.exec("CREATE TABLE outbox_archive (LIKE outbox)", "CREATE INDEX ON outbox (created_at)",
 				"INSERT INTO outbox VALUES (1, 1, now() - interval '3 hours')", // delivered, and its event is dead
 				"INSERT INTO outbox VALUES (2, 2, now() - interval '1 hour' + interval '1 second')")
@@ -136,7 +136,7 @@ func TestRowsThatCannotGoAreReadOnceForEachMark(t *testing.T) {
 
 // A batch that exceeds the timeout is said, and is not repeated in each pass.
 func TestABatchThatTakesTooLongIsSaid(t *testing.T) {
-	p := newPlace(t, "", plainTable, Config{Mode: Delete})
+	p := newPlace(t, "", plainTable, Settings{Config: Config{Mode: Delete}})
 	p.exec("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM nextval(''tries''); PERFORM pg_sleep(60); RETURN OLD; END'", "CREATE SEQUENCE tries",
 		"CREATE TRIGGER slow BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION slow()", insert(1, "1 hour"))
 	p.run()
@@ -162,7 +162,7 @@ func TestNothingIsRemovedWhileNothingTellsWhichEventsAreOpen(t *testing.T) {
 	for _, mode := range []Mode{Delete, MoveToArchive, DropPartitions} {
 		t.Run(string(mode), func(t *testing.T) {
 			failure := errors.New("no brokers")
-			p := newPlace(t, "", partitioned, Config{Mode: mode, Keep: 48 * time.Hour, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return nil, failure }})
+			p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: mode, Keep: 48 * time.Hour}, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return nil, failure }})
 			p.exec(part("outbox_a", -6, -5), part("outbox_b", -5, -4), part("outbox_now", 0, 1), "CREATE TABLE archive (LIKE outbox)",
 				"INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-6 days 2 hours'", "INSERT INTO outbox SELECT 2, date_trunc('day', now()) + '-5 days 2 hours'")
 			p.cfg.ArchiveTable = "archive"

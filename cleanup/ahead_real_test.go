@@ -56,7 +56,7 @@ func giveBounds(t *testing.T) string {
 // The relay was down until the newest partition ended, so that today's rows are in the default partition.
 func TestRowsOfADefaultPartitionStopNeitherNewPartitionsNorTheRemoval(t *testing.T) {
 	eachVersion(t, oldestAndNewest, func(t *testing.T, version string) {
-		p := newPlace(t, version, partitioned, Config{Mode: DropPartitions, Keep: 48 * time.Hour})
+		p := newPlace(t, version, partitioned, Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}})
 		p.exec("CREATE TABLE outbox_rest PARTITION OF outbox DEFAULT", part("outbox_old", -5, -4),
 			"INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-5 days 1 hour'", insert(2, "0"))
 		p.run()
@@ -107,7 +107,7 @@ func TestRowsOfADefaultPartitionStopNeitherNewPartitionsNorTheRemoval(t *testing
 func TestAPartitionWithoutAnEndStopsNothing(t *testing.T) {
 	for bounds, made := range map[string]int{"FROM ('2020-01-01') TO (MAXVALUE)": 0, "FROM (MINVALUE) TO ('2020-01-01')": 4} {
 		t.Run(bounds, func(t *testing.T) {
-			p := newPlace(t, "", partitioned, Config{Mode: DropPartitions, Keep: 48 * time.Hour})
+			p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}})
 			old := "FOR VALUES FROM ('2019-01-01') TO ('2020-01-01')"
 			if made > 0 {
 				old = "FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')"
@@ -125,7 +125,7 @@ func TestAPartitionWithoutAnEndStopsNothing(t *testing.T) {
 
 // A failure to create partitions is an error, because INSERTs will fail. It does not keep old rows.
 func TestPartitionsThatCannotBeMadeDoNotStopTheRemoval(t *testing.T) {
-	p := newPlace(t, "", partitioned, Config{Mode: DropPartitions, Keep: 48 * time.Hour, Every: time.Millisecond})
+	p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}, Every: time.Millisecond})
 	p.exec(part("outbox_old", -5, -4), "CREATE TABLE outbox_p"+time.Now().UTC().Format("20060102")+" ()")
 	ctx, cancel := context.WithCancel(p.ctx)
 	ended := make(chan struct{})

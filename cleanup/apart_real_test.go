@@ -40,7 +40,7 @@ func TestAPartitionThatCannotGoKeepsNoOther(t *testing.T) {
 		"a view of it": {"CREATE VIEW seen AS SELECT * FROM outbox_a", "DROP VIEW seen", "2BP01"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "", partitioned, Config{Mode: DropPartitions, Keep: 48 * time.Hour})
+			p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}})
 			p.exec(part("outbox_a", -6, -5), part("outbox_b", -5, -4), part("outbox_now", 0, 1),
 				"INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-6 days 2 hours'", "INSERT INTO outbox SELECT 2, date_trunc('day', now()) + '-5 days 2 hours'")
 			role := p.as()
@@ -73,7 +73,7 @@ func TestAPartitionThatCannotGoKeepsNoOther(t *testing.T) {
 
 // The same holds for the tables, and for the partitions that rows are deleted from.
 func TestATableThatCannotBeCleanedKeepsNoOther(t *testing.T) {
-	p := newPlace(t, "", partitioned, Config{Mode: Delete})
+	p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: Delete}})
 	p.exec(part("outbox_a", -6, -5), part("outbox_b", -5, -4), "CREATE TABLE aside (LIKE outbox)", "CREATE TABLE other (LIKE outbox)", "ALTER PUBLICATION pub ADD TABLE aside, other",
 		"INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-6 days 2 hours'", "INSERT INTO outbox SELECT 2, date_trunc('day', now()) + '-5 days 2 hours'",
 		"INSERT INTO other VALUES (3, now() - interval '1 day')")

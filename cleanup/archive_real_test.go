@@ -33,7 +33,7 @@ func TestOldRowsMoveToTheArchiveWithAllTheirValues(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t, version, `CREATE TABLE outbox (id int PRIMARY KEY, n bigint GENERATED ALWAYS AS IDENTITY, gone int, event text, "a b" numeric(10,2),
  twice int GENERATED ALWAYS AS (id * 2) STORED, created_at timestamptz)`,
-				Config{Mode: MoveToArchive, Keep: time.Hour, Batch: 2, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return []string{"dead"}, nil }})
+				Settings{Config: Config{Mode: MoveToArchive, Keep: time.Hour}, Batch: 2, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return []string{"dead"}, nil }})
 			p.exec("ALTER TABLE outbox DROP COLUMN gone", "CREATE TABLE outbox_archive (LIKE outbox INCLUDING IDENTITY)", "ALTER TABLE outbox_archive ADD COLUMN archived_at timestamptz DEFAULT now()",
 				`INSERT INTO outbox (id, event, "a b", created_at) SELECT i, CASE i WHEN 2 THEN 'dead' ELSE 'e' || i END, i + 0.25, now() - interval '2 hours' FROM generate_series(1, 6) i`,
 				`INSERT INTO outbox (id, created_at) VALUES (7, now())`)
@@ -87,7 +87,7 @@ func TestAnArchiveThatDoesNotFitStopsTheCleanup(t *testing.T) {
 		"the outbox itself": {"", "", "is published (outbox)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := Config{Mode: MoveToArchive}
+			cfg := Settings{Config: Config{Mode: MoveToArchive}}
 			if c.breaks == "" {
 				cfg.ArchiveTable = "outbox"
 			}
@@ -120,7 +120,7 @@ func TestAnArchiveThatDoesNotFitStopsTheCleanup(t *testing.T) {
 
 // If both tables are partitioned, rows move one by one too, and the partitions of both stay.
 func TestRowsMoveFromPartitionsToPartitions(t *testing.T) {
-	p := newPlace(t, "", partitioned, Config{Mode: MoveToArchive, Keep: 48 * time.Hour})
+	p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: MoveToArchive, Keep: 48 * time.Hour}})
 	p.exec("CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY RANGE (created_at)", part("outbox_old", -5, -4), part("outbox_now", 0, 1),
 		"CREATE TABLE archived PARTITION OF outbox_archive DEFAULT", "INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-5 days 2 hours'", insert(2, "0"))
 	p.settle()
@@ -135,7 +135,7 @@ func TestRowsMoveFromPartitionsToPartitions(t *testing.T) {
 
 // An archive in another schema without the right to use the schema is a missing right, and not a missing table.
 func TestTheArchiveMayBeInASchemaThatTheRoleMayNotUse(t *testing.T) {
-	p := newPlace(t, "", plainTable, Config{Mode: MoveToArchive, ArchiveTable: `"Old".outbox`})
+	p := newPlace(t, "", plainTable, Settings{Config: Config{Mode: MoveToArchive, ArchiveTable: `"Old".outbox`}})
 	role := p.as()
 	p.exec(`CREATE SCHEMA "Old"`, `CREATE TABLE "Old".outbox (LIKE outbox)`, insert(1, "1 hour"),
 		"GRANT SELECT, DELETE, UPDATE (created_at) ON outbox TO "+role, `GRANT INSERT ON "Old".outbox TO `+role)

@@ -41,7 +41,7 @@ const (
 	MoveToArchive  Mode = "archive"
 )
 
-// Config says what to remove: the section cleanup of walpost.yaml, and what the relay tells.
+// Config says what to remove: the section cleanup of walpost.yaml.
 type Config struct {
 	// How walpost removes rows that are in Kafka and older than `cleanup.keep`. With `archive`, it
 	// moves them to `cleanup.archive_table`.
@@ -52,38 +52,43 @@ type Config struct {
 	// The table to which `archive` moves the rows. If it is empty, walpost uses the table's name with
 	// `_archive`.
 	ArchiveTable string `yaml:"archive_table" example:"public.outbox_archive"`
+}
 
-	Tables []pg.Table `yaml:"-"`
+// Settings are all that a Cleaner needs.
+type Settings struct {
+	Config
+
+	Tables []pg.Table
 	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in
 	// UTC.
-	TimeColumn string `yaml:"-"`
+	TimeColumn string
 	// Slot and Publication are what the relay reads. Polls says that it polls the table instead: then its
 	// confirmed position is the id below which all transactions are delivered.
-	Slot, Publication string `yaml:"-"`
-	Polls             bool   `yaml:"-"`
+	Slot, Publication string
+	Polls             bool
 	// Connect opens an ordinary connection to the database as the relay's role.
-	Connect func(ctx context.Context) (*pgconn.PgConn, error) `yaml:"-"`
+	Connect func(ctx context.Context) (*pgconn.PgConn, error)
 	// Kept returns the ids of events whose rows stay, because the events are dead or parked. It is asked
 	// in each pass, after the confirmed position was read. nil keeps none.
-	Kept func(ctx context.Context) ([]string, error) `yaml:"-"`
+	Kept func(ctx context.Context) ([]string, error)
 	// IDColumn returns the column with the event id.
-	IDColumn func(rel *cdc.Relation) string `yaml:"-"`
+	IDColumn func(rel *cdc.Relation) string
 	// Progress returns the relay's progress. It is called from the cleaner's goroutine and must not
 	// block.
-	Progress func() Progress `yaml:"-"`
-	Logger   zerolog.Logger  `yaml:"-"`
+	Progress func() Progress
+	Logger   zerolog.Logger
 	// Every is the time between two passes. 0 means 10 s.
-	Every time.Duration `yaml:"-"`
+	Every time.Duration
 	// Batch is the number of rows that one statement deletes. 0 means 1,000.
-	Batch int `yaml:"-"`
+	Batch int
 }
 
 // DefaultConfig has the defaults of the section.
 func DefaultConfig() Config { return Config{Mode: None, Keep: 72 * time.Hour} }
 
-// Validate returns what is wrong with the keys together. conf.Check has what is wrong with each.
-func (c *Config) Validate() (found conf.Problems) {
-	if (c.Mode == Delete || c.Mode == DropPartitions || c.Mode == MoveToArchive) && c.TimeColumn == "" {
+// Validate returns what is wrong with the keys together. timeColumn is source.time_column. conf.Check has what is wrong with each.
+func (c *Config) Validate(timeColumn string) (found conf.Problems) {
+	if (c.Mode == Delete || c.Mode == DropPartitions || c.Mode == MoveToArchive) && timeColumn == "" {
 		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: the column says how old a row is", c.Mode), nil)
 	}
 	if c.ArchiveTable != "" {
@@ -118,7 +123,7 @@ type Status struct {
 
 // A Cleaner removes rows. Run must be called once. Any goroutine may call Status.
 type Cleaner struct {
-	cfg     Config
+	cfg     Settings
 	conn    *pgconn.PgConn // Run's goroutine only, like horizon
 	role    string         // of conn
 	horizon horizon
@@ -126,7 +131,7 @@ type Cleaner struct {
 	// filtered says that the publication has a row filter for a table. Run's goroutine only.
 	filtered bool
 	tables   []pg.TableFacts
-	kept     []string // of Config.Kept, in this pass
+	kept     []string // of Settings.Kept, in this pass
 	gap      string   // that the log has named, and that is still open
 	keep     string   // a condition on the rows of the present table: the row stays
 	notes    []string // hints of this pass, which the next pass reports
@@ -140,7 +145,7 @@ type Cleaner struct {
 }
 
 // New returns a Cleaner. It does not connect.
-func New(cfg Config) *Cleaner {
+func New(cfg Settings) *Cleaner {
 	if cfg.Every <= 0 {
 		cfg.Every = defaultEvery
 	}

@@ -23,7 +23,7 @@ func (p *place) connect() *pgx.Conn {
 // A transaction that reads as of an earlier moment sees a partition that is being detached, and what it writes there is not
 // published. So it must not be able to: all that it wrote is published, or it failed.
 func TestARowCannotBeWrittenToAPartitionThatIsBeingDetached(t *testing.T) {
-	p := newPlace(t, "", partitioned, Config{Mode: DropPartitions, Keep: 48 * time.Hour})
+	p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}})
 	p.exec(part("outbox_old", -5, -4), part("outbox_now", 0, 1))
 	p.run()
 	p.confirm()
@@ -73,7 +73,7 @@ func TestARowCannotBeWrittenToAPartitionThatIsBeingDetached(t *testing.T) {
 
 // A partition that was shut and is to be kept after all takes rows again.
 func TestAPartitionThatIsToBeKeptAfterAllIsOpenedAgain(t *testing.T) {
-	p := newPlace(t, "", partitioned, Config{Mode: DropPartitions, Keep: 480 * time.Hour})
+	p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: DropPartitions, Keep: 480 * time.Hour}})
 	p.exec(part("outbox_old", -5, -4), "ALTER TABLE outbox_old ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
 		"COMMENT ON TABLE outbox_old IS '"+remark+"public.outbox'")
 	p.run()
@@ -92,7 +92,7 @@ func TestAPartitionThatIsToBeKeptAfterAllIsOpenedAgain(t *testing.T) {
 func TestPartitionsOfOtherKindsAreLeftAlone(t *testing.T) {
 	for _, mode := range []Mode{Delete, DropPartitions} {
 		t.Run(string(mode), func(t *testing.T) {
-			p := newPlace(t, "", partitioned, Config{Mode: mode})
+			p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: mode}})
 			p.exec(part("outbox_a", -5, -4), "ALTER TABLE outbox DETACH PARTITION outbox_a", "DROP TABLE outbox_a",
 				`DO $$ BEGIN EXECUTE format('CREATE TABLE outbox_tree PARTITION OF outbox FOR VALUES FROM (%L) TO (%L) PARTITION BY LIST (id)',
  date_trunc('day', now()) - interval '5 days', date_trunc('day', now()) - interval '4 days');
@@ -123,7 +123,7 @@ func TestMissingRightsAreSaid(t *testing.T) {
 		"row security": {"GRANT SELECT, DELETE, UPDATE ON outbox TO %s; ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "row-level security"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "", plainTable, Config{Mode: Delete})
+			p := newPlace(t, "", plainTable, Settings{Config: Config{Mode: Delete}})
 			p.exec(strings.ReplaceAll(c.grant, "%s", p.as()), insert(1, "1 hour"))
 			p.run()
 			p.confirm()

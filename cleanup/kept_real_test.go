@@ -28,7 +28,7 @@ func TestRowsOfOpenBadEventsStay(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			kept, failure := []string{`a "b" \\ 'c', {d}`, ""}, error(nil)
 			p := newPlace(t, version, "CREATE TABLE outbox (id int PRIMARY KEY, event text, created_at timestamptz DEFAULT now() - interval '1 day')",
-				Config{Mode: Delete, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return kept, failure }})
+				Settings{Config: Config{Mode: Delete}, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return kept, failure }})
 			p.exec(`INSERT INTO outbox VALUES (1, 'x'), (2, $$a "b" \\ 'c', {d}$$), (3, NULL), (4, 'y')`)
 			p.run()
 			p.confirm()
@@ -71,7 +71,7 @@ func (p *place) settle() {
 func TestPartitionsOfOpenBadEventsStay(t *testing.T) {
 	kept := []string{"2"}
 	p := newPlace(t, "", "CREATE TABLE outbox (id int, event int, created_at timestamptz) PARTITION BY RANGE (created_at)",
-		Config{Mode: DropPartitions, Keep: 48 * time.Hour, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return kept, nil }})
+		Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return kept, nil }})
 	p.exec(part("outbox_now", 0, 1), part("outbox_a", -5, -4), part("outbox_b", -4, -3),
 		"INSERT INTO outbox VALUES (1, 1, date_trunc('day', now()) + '-5 days 2 hours'), (2, 2, date_trunc('day', now()) + '-4 days 2 hours')")
 	p.settle()

@@ -52,7 +52,7 @@ func eachVersion(t *testing.T, versions []string, test func(t *testing.T, versio
 	}
 }
 
-func newPlace(t *testing.T, version, ddl string, cfg Config) *place {
+func newPlace(t *testing.T, version, ddl string, cfg Settings) *place {
 	t.Helper()
 	testenv.SameDay(t)
 	pg := testenv.Postgres(t, version)
@@ -175,7 +175,7 @@ func TestOnlyWhatIsConfirmedAndOldIsDeleted(t *testing.T) {
 	for _, version := range oldestAndNewest {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, version, plainTable, Config{Mode: Delete, Keep: time.Hour, Batch: 2})
+			p := newPlace(t, version, plainTable, Settings{Config: Config{Mode: Delete, Keep: time.Hour}, Batch: 2})
 			p.exec(insert(1, "2 hours"), insert(2, "2 hours"), insert(3, "1 minute"), "INSERT INTO outbox VALUES (4, NULL)")
 			p.run() // notes a mark
 			p.run()
@@ -202,7 +202,7 @@ func TestNothingIsRemovedUnderARowFilter(t *testing.T) {
 	eachVersion(t, []string{"14", "15", "18"}, func(t *testing.T, version string) {
 		for mode, table := range map[Mode]string{Delete: plainTable, DropPartitions: "CREATE TABLE outbox (id int, created_at timestamptz) PARTITION BY RANGE (created_at)"} {
 			t.Run(string(mode), func(t *testing.T) {
-				p := newPlace(t, version, table, Config{Mode: mode})
+				p := newPlace(t, version, table, Settings{Config: Config{Mode: mode}})
 				if mode == DropPartitions {
 					p.exec("CREATE TABLE old PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")
 				}
@@ -243,7 +243,7 @@ func TestNothingIsRemovedUnderARowFilter(t *testing.T) {
 
 // The two that must have confirmed are the relay, whose word counts for delivery, and the slot on this very server.
 func TestTheWordOfOneIsNotEnough(t *testing.T) {
-	p := newPlace(t, "", plainTable, Config{Mode: Delete})
+	p := newPlace(t, "", plainTable, Settings{Config: Config{Mode: Delete}})
 	p.exec(insert(1, "1 hour"))
 	p.run()
 	p.set(1, 1<<62)
@@ -264,7 +264,7 @@ func TestTheWordOfOneIsNotEnough(t *testing.T) {
 }
 
 func TestWithoutASessionOrAReaderNothingIsDeleted(t *testing.T) {
-	p := newPlace(t, "", plainTable, Config{Mode: Delete})
+	p := newPlace(t, "", plainTable, Settings{Config: Config{Mode: Delete}})
 	p.exec(insert(1, "1 hour"))
 	p.run()
 	p.confirm()
@@ -291,7 +291,7 @@ func TestWithoutASessionOrAReaderNothingIsDeleted(t *testing.T) {
 
 // A row's transaction may still be open when the mark is noted, or be a subtransaction of one that is.
 func TestRowsOfOpenTransactionsAreNotSeenAsDelivered(t *testing.T) {
-	p := newPlace(t, "", plainTable, Config{Mode: Delete})
+	p := newPlace(t, "", plainTable, Settings{Config: Config{Mode: Delete}})
 	other := p.connect()
 	for _, s := range []string{"BEGIN", insert(1, "1 hour"), "SAVEPOINT a", insert(2, "1 hour"), "RELEASE a", "SAVEPOINT b", insert(3, "1 hour")} {
 		if _, err := other.Exec(p.ctx, s); err != nil {
@@ -315,7 +315,7 @@ func TestRowsOfOpenTransactionsAreNotSeenAsDelivered(t *testing.T) {
 
 // Rows that somebody has locked are left, and nobody waits for them.
 func TestLockedRowsAreLeftForLater(t *testing.T) {
-	p := newPlace(t, "", plainTable, Config{Mode: Delete})
+	p := newPlace(t, "", plainTable, Settings{Config: Config{Mode: Delete}})
 	p.exec(insert(1, "3 hours"), insert(2, "2 hours"), insert(3, "1 hour"))
 	p.run()
 	p.confirm()
@@ -338,7 +338,7 @@ func TestLockedRowsAreLeftForLater(t *testing.T) {
 
 // What delivered makes of ids whose high half is not stored: the newest possible one.
 func TestTransactionIDsAreComparedAcrossARound(t *testing.T) {
-	p := newPlace(t, "", plainTable, Config{Mode: Delete})
+	p := newPlace(t, "", plainTable, Settings{Config: Config{Mode: Delete}})
 	const round = int64(1) << 32
 	for _, c := range []struct {
 		xmin, next, below int64
@@ -373,7 +373,7 @@ func TestTransactionIDsAreComparedAcrossARound(t *testing.T) {
 }
 
 func TestOnePassTakesAsManyBatchesAsThereAre(t *testing.T) {
-	p := newPlace(t, "", plainTable, Config{Mode: Delete, Batch: 2})
+	p := newPlace(t, "", plainTable, Settings{Config: Config{Mode: Delete}, Batch: 2})
 	p.exec("INSERT INTO outbox SELECT n, now() - interval '1 hour' FROM generate_series(1, 7) n") // one time for all
 	p.run()
 	p.confirm()
@@ -397,7 +397,7 @@ func TestOldPartitionsAreDroppedOnceAllInThemIsConfirmed(t *testing.T) {
 	eachVersion(t, oldestAndNewest, func(t *testing.T, version string) {
 		for _, def := range []bool{false, true} {
 			t.Run(fmt.Sprintf("default=%v", def), func(t *testing.T) {
-				p := newPlace(t, version, partitioned, Config{Mode: DropPartitions, Keep: 48 * time.Hour})
+				p := newPlace(t, version, partitioned, Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}})
 				p.exec(part("outbox_old", -5, -4), part("outbox_older", -6, -5), part("outbox_kept", -2, -1), part("outbox_now", 0, 1))
 				if def {
 					p.exec("CREATE TABLE outbox_rest PARTITION OF outbox DEFAULT")
@@ -441,7 +441,7 @@ func TestOldPartitionsAreDroppedOnceAllInThemIsConfirmed(t *testing.T) {
 
 // A detach that was begun, or done and not followed by the drop, is found again.
 func TestADetachedPartitionIsDroppedLater(t *testing.T) {
-	p := newPlace(t, "", partitioned, Config{Mode: DropPartitions, Keep: 48 * time.Hour})
+	p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}})
 	p.exec(part("outbox_old", -5, -4), "INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-5 days 2 hours'",
 		"COMMENT ON TABLE outbox_old IS '"+remark+"public.outbox'", "ALTER TABLE outbox_old ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
 		"ALTER TABLE outbox DETACH PARTITION outbox_old CONCURRENTLY",
@@ -469,7 +469,7 @@ func TestWhatCannotBeCleanedIsSaid(t *testing.T) {
 		"list":             {"CREATE TABLE outbox (id int, created_at date) PARTITION BY LIST (created_at)", "PARTITION BY RANGE (created_at)", DropPartitions},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "", c.ddl, Config{Mode: c.mode})
+			p := newPlace(t, "", c.ddl, Settings{Config: Config{Mode: c.mode}})
 			err := p.pass(p.ctx)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v", err)
@@ -477,7 +477,7 @@ func TestWhatCannotBeCleanedIsSaid(t *testing.T) {
 		})
 	}
 	for _, ddl := range []string{plainTable, partitioned} {
-		p := newPlace(t, "", ddl, Config{Mode: Delete})
+		p := newPlace(t, "", ddl, Settings{Config: Config{Mode: Delete}})
 		p.run()
 		if s := p.Status(); len(s.Hints) != 1 {
 			t.Fatalf("no advice for an index: %+v", s)
