@@ -13,12 +13,8 @@ import (
 	"github.com/walpost/walpost/internal/kafka"
 )
 
-const (
-	// room is what a batch of one record takes at most beside the record itself, in the newest request format, and some.
-	room = 96
-
-	maxLinger = 10 * time.Second
-)
+// room is what a batch of one record takes at most beside the record itself, in the newest request format, and some.
+const room = 96
 
 // client is one Kafka client that produces, and what the sink must know of it. A sink usually has one of a kind; see Kafka.fresh.
 type client struct {

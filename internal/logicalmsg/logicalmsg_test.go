@@ -74,10 +74,10 @@ func TestALongPrefixIsNotRemembered(t *testing.T) {
 
 func TestWhatIsWrongWithMessages(t *testing.T) {
 	for want, c := range map[string]Config{
-		"source.messages.prefix: contradicts":                  {Format: Debezium, Prefix: "a"},
-		"source.messages.include: contradicts":                 {Format: Row, Prefix: "a", Include: []string{"a"}},
-		"source.messages.exclude: contradicts":                 {Format: Debezium, Include: []string{"a"}, Exclude: []string{"b"}},
-		`source.messages.include: "("`:                         {Format: Debezium, Include: []string{"("}},
+		"source.messages.prefix: contradicts":  {Format: Debezium, Prefix: "a"},
+		"source.messages.include: contradicts": {Format: Row, Prefix: "a", Include: []string{"a"}},
+		"source.messages.exclude: contradicts": {Format: Debezium, Include: []string{"a"}, Exclude: []string{"b"}},
+		`source.messages.include: "("`:         {Format: Debezium, Include: []string{"("}},
 	} {
 		var found conf.Problems
 		if c.Validate(&found); len(found) != 1 || !strings.HasPrefix(fmt.Sprint(found), want) {
