@@ -8,10 +8,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/command/verify"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/internal/verify"
 )
 
 // The dead letter topic and the parked event topic tell where the event of a row is that has no record.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
-	"github.com/walpost/walpost/internal/backfill"
+	"github.com/walpost/walpost/internal/command/backfill"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/relay"

@@ -29,11 +29,11 @@ var (
 // metricsIn lists the metrics that an expression asks for.
 func metricsIn(expr string) []string { return asked.FindAllString(expr, -1) }
 
-// exported lists everything on /metrics: what internal/statuspage describes, and what the process and the Kafka client
+// exported lists everything on /metrics: what internal/command/statuspage describes, and what the process and the Kafka client
 // have in a real registry after records were produced to a broker.
 func exported(t *testing.T) []string {
 	t.Helper()
-	sources, err := filepath.Glob("../internal/statuspage/*.go")
+	sources, err := filepath.Glob("../internal/command/statuspage/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func exported(t *testing.T) []string {
 		}
 	}
 	if len(names) < 30 {
-		t.Fatalf("only %d metrics in internal/statuspage", len(names))
+		t.Fatalf("only %d metrics in internal/command/statuspage", len(names))
 	}
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 		names = append(names, "walpost_commit_to_ack_seconds"+suffix)
@@ -61,7 +61,7 @@ func exported(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if strings.Contains(f.GetName(), "_kafka_buffered_") { // internal/statuspage has its own
+		if strings.Contains(f.GetName(), "_kafka_buffered_") { // internal/command/statuspage has its own
 			continue
 		}
 		names = append(names, f.GetName())

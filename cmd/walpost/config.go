@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
-	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/internal/yamlfile"
 	"github.com/walpost/walpost/replication"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
-	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/internal/command/badevents"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/testenv"

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
-	"github.com/walpost/walpost/internal/convert"
-	"github.com/walpost/walpost/internal/convert/input"
+	"github.com/walpost/walpost/internal/command/convert"
+	"github.com/walpost/walpost/internal/command/convert/input"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/yamlfile"

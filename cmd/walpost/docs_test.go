@@ -221,7 +221,7 @@ var (
 // Each command of walpost that a page gives exists, with its flags and its number of arguments. Each path of the repository
 // in a command exists. Every other program is in the list.
 func TestTheCommandsInTheDocumentsExist(t *testing.T) {
-	ours, used, served := 0, map[string]bool{}, read(t, "../../internal/statuspage/http.go")
+	ours, used, served := 0, map[string]bool{}, read(t, "../../internal/command/statuspage/http.go")
 	blocks(t, "sh", 60, func(p *doctest.Page, b doctest.Block) {
 		dir := "../.."
 		for line := range strings.Lines(strings.ReplaceAll(b.Text, "\\\n", " ")) {

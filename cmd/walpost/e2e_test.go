@@ -17,7 +17,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/testenv"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
-	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/relay"
 )
 

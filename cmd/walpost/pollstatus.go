@@ -13,8 +13,8 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
+	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/relay"
 )
 

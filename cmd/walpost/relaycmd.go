@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/service"
-	"github.com/walpost/walpost/internal/statuspage"
 )
 
 func runCommand() *cobra.Command {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/internal/command/statuspage"
 )
 
 // A running walpost takes what it can from the changed file, all of it or nothing, and says everywhere what it did. Neither Postgres

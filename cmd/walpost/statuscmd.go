@@ -10,8 +10,8 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
+	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/slot"
 )
 

@@ -16,9 +16,9 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
-	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/internal/command/badevents"
+	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )

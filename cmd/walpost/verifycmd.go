@@ -11,7 +11,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
-	"github.com/walpost/walpost/internal/verify"
+	"github.com/walpost/walpost/internal/command/verify"
 )
 
 func verifyCommand() *cobra.Command {

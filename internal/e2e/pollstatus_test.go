@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/testenv"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/walpost/walpost"
-	"github.com/walpost/walpost/internal/convert"
+	"github.com/walpost/walpost/internal/command/convert"
 	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/yamlfile"
 )

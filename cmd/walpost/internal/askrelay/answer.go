@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/internal/command/statuspage"
 )
 
 // timeout is how long a relay may take for its answer. The answer is in its memory.

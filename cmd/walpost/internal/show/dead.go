@@ -12,7 +12,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/internal/command/badevents"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 )

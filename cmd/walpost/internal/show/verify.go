@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/command/verify"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/verify"
 )
 
 // Verify prints what a verify found, for a person.

@@ -3,7 +3,7 @@ package convert
 import (
 	"strings"
 
-	"github.com/walpost/walpost/internal/convert/input"
+	"github.com/walpost/walpost/internal/command/convert/input"
 )
 
 // managedClass is the class of Confluent Cloud's managed connector, which runs Debezium's.

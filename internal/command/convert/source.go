@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/walpost/walpost/internal/command/convert/input"
 	"github.com/walpost/walpost/internal/conf"
-	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // writeSource converts the section source: the connection, the tables, the slot and its publication.

@@ -17,7 +17,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/age"
-	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/internal/command/badevents"
 	"github.com/walpost/walpost/internal/latency"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/testenv/browser"

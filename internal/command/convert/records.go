@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"strings"
 
-	"github.com/walpost/walpost/internal/convert/input"
+	"github.com/walpost/walpost/internal/command/convert/input"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 
 // TestEveryRuleHasAHint reads the rules from the router's source, so that a new one is not forgotten here.
 func TestEveryRuleHasAHint(t *testing.T) {
-	const source = "../../router/errors.go"
+	const source = "../../../router/errors.go"
 	file, err := parser.ParseFile(token.NewFileSet(), source, nil, 0)
 	if err != nil {
 		t.Fatal(err)

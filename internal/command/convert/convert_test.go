@@ -10,7 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/walpost/walpost/internal/convert/input"
+	"github.com/walpost/walpost/internal/command/convert/input"
 	"github.com/walpost/walpost/internal/testenv/short"
 )
 
@@ -103,7 +103,7 @@ func TestEveryRuleIsComplete(t *testing.T) {
 
 // docs/debezium.md says what becomes of each.
 func TestEveryOptionOfDebeziumIsInTheDocs(t *testing.T) {
-	text, err := os.ReadFile("../../docs/debezium.md")
+	text, err := os.ReadFile("../../../docs/debezium.md")
 	if err != nil {
 		t.Fatal(err)
 	}

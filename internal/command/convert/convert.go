@@ -12,8 +12,8 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/walpost/walpost/internal/command/convert/input"
 	"github.com/walpost/walpost/internal/conf"
-	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // Options are facts that the input does not have.

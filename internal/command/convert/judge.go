@@ -8,7 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/walpost/walpost/internal/convert/input"
+	"github.com/walpost/walpost/internal/command/convert/input"
 )
 
 // A rule is the verdict of options that become no field. rules.yaml explains the fields.

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/walpost/walpost/internal/convert/input"
+	"github.com/walpost/walpost/internal/command/convert/input"
 )
 
 // A document is the walpost.yaml that is being written.

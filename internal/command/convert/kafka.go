@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/walpost/walpost/internal/command/convert/input"
 	"github.com/walpost/walpost/internal/conf"
-	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // producer is the name of the producer's option that counts: the connector's producer.override.…, or

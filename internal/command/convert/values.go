@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/walpost/walpost/internal/convert/input"
+	"github.com/walpost/walpost/internal/command/convert/input"
 )
 
 // literal is the trimmed value of an option that has a value. It reports a value that comes from a

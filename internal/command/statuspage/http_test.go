@@ -19,7 +19,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/age"
-	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/internal/command/badevents"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay"
@@ -346,7 +346,7 @@ func TestEveryStateHasItsWordsAndItsRunbook(t *testing.T) {
 	} {
 		page, ok := strings.CutPrefix(runbook(&s), "https://github.com/walpost/walpost/blob/main/")
 		file, anchor, _ := strings.Cut(page, "#")
-		text, err := os.ReadFile("../../" + file)
+		text, err := os.ReadFile("../../../" + file)
 		if !ok || err != nil || !strings.Contains(strings.ToLower(string(text)), "# "+strings.ReplaceAll(anchor, "-", " ")) {
 			t.Errorf("%s: %q: %v", s.State, page, err)
 		}
