@@ -100,7 +100,8 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 		f.unread = err != nil
 		return records, err
 	})
-	if r.cfg.Stdout != nil {
+	anchored := f.err == nil && f.Record != nil && f.Record.Parking != nil
+	if r.cfg.Stdout != nil || f.unread || !anchored && f.Found.SystemID == "" {
 		return f
 	}
 	log := r.parkingLog()
@@ -113,7 +114,7 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 	if unread != nil { // the doctor reports an error
 		return f
 	}
-	if f.err == nil && f.Record != nil && f.Record.Parking != nil {
+	if anchored {
 		_, f.err = parking.Judge(r.cfg.Delivery.ParkingTopic, f.Record.Parking, state)
 	}
 	if f.Found.SystemID != "" {
