@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -221,7 +222,7 @@ func (c *Cleaner) drop() {
 	pg.Close(c.conn)
 	c.conn = nil
 	c.horizon.forget()
-	clear(c.rests)
+	maps.DeleteFunc(c.rests, func(_ pg.Table, r rest) bool { return r.why == "" }) // what takes too long does so on another connection too
 	clear(c.searched)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/internal/testenv/short"
 	"github.com/walpost/walpost/sink"
@@ -286,4 +287,20 @@ func TestTrafficIsTheExtremesOfItsRecords(t *testing.T) {
 	if !tr.Keyless || !tr.Newest.Equal(at.Add(time.Hour)) {
 		t.Errorf("%+v", tr)
 	}
+}
+
+func TestCheckAsksForAProducerID(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "secret"))
+	c.ControlKey(int16(kmsg.InitProducerID), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		if id := r.(*kmsg.InitProducerIDRequest).TransactionalID; id != nil {
+			t.Errorf("asked for the transactional id %s", *id)
+		}
+		resp := r.ResponseKind().(*kmsg.InitProducerIDResponse)
+		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
+		return resp, nil, true
+	})
+	cfg := config(c.ListenAddrs())
+	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
+	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "idempotent producing: FAIL: the brokers assign no producer id",
+		"--command-config admin.properties --add --allow-principal User:relay --operation IdempotentWrite --cluster", "topic a: ok")
 }

@@ -76,7 +76,7 @@ func (s *Source) Backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 // Watch keeps Status.Backlog new, until ctx ends. delivered is the position below which everything is
 // delivered, 0 if this process does not know it.
 func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func() cdc.Position) {
-	named := cdc.Position(0) // the transaction that the log names, 0 for none
+	var delay delay
 	for failures := 0; ; {
 		var b *Backlog
 		var err error
@@ -96,14 +96,14 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 			s.set.Logger.Info().Int("times", failures).Msg("undelivered rows can be counted again")
 			failures = 0
 		}
-		switch {
-		case b == nil:
-		case b.Blocker == nil && named != 0:
-			named = 0
-			s.set.Logger.Info().Str("table", s.set.Table.String()).Msg("rows no longer wait for a transaction")
-		case b.Blocker != nil && b.Blocker.XID != named && time.Since(b.Blocker.Since) >= logAfter:
-			named = b.Blocker.XID
-			s.set.Logger.Warn().Str("table", s.set.Table.String()).Str("transaction", b.Blocker.String()).Msg("rows wait, because a transaction with a lower id has not ended")
+		if b != nil {
+			switch warn, over := delay.by(b.Blocker, time.Now()); {
+			case over:
+				s.set.Logger.Info().Str("table", s.set.Table.String()).Msg("rows no longer wait for a transaction")
+			case warn:
+				s.set.Logger.Warn().Str("table", s.set.Table.String()).Str("transaction", b.Blocker.String()).Dur("for", time.Since(delay.since).Round(time.Second)).
+					Msg("rows wait, because a transaction with a lower id has not ended")
+			}
 		}
 		s.mu.Lock()
 		s.status.Backlog, s.status.BacklogErr = b, ""
@@ -123,6 +123,38 @@ const delayAfter = time.Second
 
 // logAfter is the age from which the log names such a transaction.
 const logAfter = 10 * time.Second
+
+// logEvery is how often the log repeats it.
+const logEvery = 5 * time.Minute
+
+// A delay is the transaction that rows wait for, as the log has it.
+type delay struct {
+	xid    cdc.Position // 0 for none
+	since  time.Time    // it is open, or was first seen
+	logged time.Time    // zero for not yet
+}
+
+// by takes what delays rows now, nil for nothing. It reports whether the log must name it, and whether a delay that
+// the log has named is over. Without pg_monitor the server hides since when a transaction of another role is open, so what
+// counts is how long it was seen.
+func (d *delay) by(b *Blocker, now time.Time) (warn, over bool) {
+	if b == nil {
+		over = !d.logged.IsZero()
+		*d = delay{}
+		return false, over
+	}
+	if b.XID != d.xid {
+		d.xid, d.since = b.XID, now
+	}
+	if !b.Since.IsZero() {
+		d.since = b.Since
+	}
+	if now.Sub(d.since) < logAfter || now.Sub(d.logged) < logEvery {
+		return false, false
+	}
+	d.logged = now
+	return true, false
+}
 
 // newBacklog is a Backlog of so many rows, the oldest of which has an age in microseconds.
 func newBacklog(rows int, age *float64) *Backlog {

@@ -46,7 +46,7 @@ const delayedGap = 200 * time.Millisecond
 // that is older than an ALTER TABLE that rewrites the table, the table is empty.
 func (s *cursor) begin(ctx context.Context) error {
 	return s.exec(ctx, "begin to read", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_nestloop = off; LOCK TABLE "+
-		s.rows.of.SQL()+" IN ACCESS SHARE MODE")
+		s.rows.as("")+"IN ACCESS SHARE MODE")
 }
 
 // inOrder has the index give the rows of one transaction in their order, whatever the server's statistics

@@ -187,13 +187,14 @@ func (t *Table) where(sel *Selection) (where []string, id string, err error) {
 		where = append(where, sel.Behind.where(t.reader.xmax))
 	}
 	if !sel.Until.IsZero() {
+		if err := t.TellsAge(sel.TimeColumn); err != nil {
+			return nil, "", err
+		}
 		age, err := t.age(sel.TimeColumn)
 		if err != nil {
 			return nil, "", err
 		}
-		if age != "" {
-			where = append(where, fmt.Sprintf("(%s < %s) IS NOT FALSE", age, timestamptz(sel.Until)))
-		}
+		where = append(where, fmt.Sprintf("(%s < %s) IS NOT FALSE", age, timestamptz(sel.Until)))
 	}
 	return where, id, nil
 }
