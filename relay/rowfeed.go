@@ -57,6 +57,11 @@ type FedRow struct {
 // Last reports whether it is the end of all tables.
 func (r *FedRow) Last() bool { return r.Event == nil && r.Mark.Table == "" && r.Err == nil }
 
+// Without its snapshot, a copy reads the tables as they are now, and leaves out what the stream will give. A
+// lost session leads to the same second reading. It begins behind the last row that was taken. The rows before
+// it are in the sink, which keeps their order, and in RowFeed.unacked until they are acknowledged. The record of
+// the checkpoint has only what is acknowledged.
+
 // Rows is where the next row comes from, nil while none can be taken. It begins to read when there is
 // room for a row, and frees the snapshot when there was none for long. Reading ends with ctx. spawn runs
 // the reading goroutine.
@@ -73,9 +78,11 @@ func (f *RowFeed) Rows(ctx context.Context, now time.Time, room bool, spawn func
 	case f.since.IsZero():
 		f.since = now
 	}
-	if behind := f.behind(); f.reader != nil && now.Sub(f.since) >= f.Patience && behind.Resumes() {
-		f.Free()
-		f.Freed()
+	if f.reader != nil && now.Sub(f.since) >= f.Patience {
+		if behind := f.behind(); behind.Resumes() {
+			f.Free()
+			f.Freed()
+		}
 	}
 	return nil
 }

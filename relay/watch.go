@@ -9,6 +9,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/recent"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 // A sighting is what one check of the source found.
@@ -43,8 +44,8 @@ func (m *monitor) watch(accepted func() bool) {
 		k := sighting{began: time.Now()}
 		ctx, cancel := context.WithTimeout(m.background, max(m.cfg.MonitorInterval, DefaultConfig().MonitorInterval))
 		k.found, k.err = m.source.Check(ctx)
-		closed := m.closed(ctx, accepted)
 		cancel()
+		closed := m.closed(m.background, accepted)
 		m.report(func() {
 			m.sighted = append(m.sighted, k)
 			m.checkpointer.close(closed)
@@ -57,8 +58,9 @@ func (m *monitor) closed(ctx context.Context, accepted func() bool) (tokens []st
 	if !accepted() {
 		return nil
 	}
-	stored, err := m.newest(ctx)
+	stored, err := records.Newest(ctx, m.store, m.cfg.Name, "") // an attempt may be using the opener's token
 	if err != nil {
+		m.log.Warn().Err(err).Msg("cannot read which accepted gaps are closed")
 		return nil
 	}
 	return stored.Closed

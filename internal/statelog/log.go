@@ -136,6 +136,12 @@ func (l *Log) Open(ctx context.Context, create bool) (cdc.LogState, error) {
 		}
 		return cdc.LogState{}, err
 	}
+	if t != nil && w == nil && l.writer == nil { // the writer has broken in the meantime
+		return cdc.LogState{}, l.broken
+	}
+	if was := l.topic; t != nil && was != [16]byte{} && was != now.TopicID() {
+		l.Logger.Warn().Str("topic", l.Topic).Msg("the topic was deleted and created again, so what it had is lost")
+	}
 	l.there, l.topic, l.broken = t != nil, now.TopicID(), nil
 	if t == nil {
 		return cdc.LogState{Missing: true}, nil
@@ -225,8 +231,12 @@ func (l *Log) find(ctx context.Context, create bool) (*kafka.Topic, error) {
 	case t.Err != nil:
 		return nil, t.Err
 	}
-	if p := t.Settings["cleanup.policy"]; l.Settings[0]["cleanup.policy"] == "compact" && DeletesCheckpoints(p) {
+	switch p := t.Settings["cleanup.policy"]; {
+	case len(l.Settings) == 0 || l.Settings[0]["cleanup.policy"] != "compact":
+	case DeletesCheckpoints(p):
 		l.warn(nil, "the topic has cleanup.policy="+p+": checkpoints may be deleted; set cleanup.policy=compact")
+	case len(t.Partitions) > 1:
+		l.warn(nil, fmt.Sprintf("the topic has %d partitions, of which walpost uses only partition 0", len(t.Partitions)))
 	}
 	return t, nil
 }

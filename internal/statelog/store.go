@@ -64,8 +64,9 @@ func (k *KafkaStore) fail(step string, err error) error {
 // empty; a topic that can not be read to its end is an error.
 func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, error) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err := k.open(ctx); err != nil {
+	err := k.open(ctx)
+	k.mu.Unlock() // a long reading keeps no Save waiting
+	if err != nil {
 		return nil, k.fail("read", err)
 	}
 	return k.Look(ctx, name)
