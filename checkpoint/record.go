@@ -284,6 +284,25 @@ func newest(name string, records map[string][]byte) (newest *Record, older []str
 	return newest, older, nil
 }
 
+// The epoch of a record that may not be durable. Each holder of the slot writes its records under its own epoch,
+// which is one above the highest epoch that it found. A write can fail after the broker has stored the record,
+// so an attempt that fails may have left a record of epoch N+1. The process then uses N+1 for all its further
+// records (connector.attempted).
+//
+// If the record is durable, the next records must not be below it, because a start takes the highest epoch. If
+// the record is not durable, nothing is lost: N+1 is just a number that no stored record has. If another process
+// held the slot in between, or if the server's history is a different one, the process no longer records what it
+// has in flight (checkpointer.frozen), and the next session starts from the record (link.contested).
+//
+// Another process can also take N+1. The first process may lose the slot while its record is on the way to the
+// broker, and the second process reads the records before that one arrives. So the key of a record has the
+// holder in it, as name/N+1.holder, and neither process overwrites the other's record. Both records are true,
+// because each process writes only what is acknowledged to it. A start takes the record with the higher
+// position. At the same position, it takes the record whose copy is further (Record.compare). If the store has a
+// record of the same epoch by another holder, a process assumes that the other process also held the slot. This
+// applies even if its own record is further. The record of a slot that does not exist yet has no holder in its
+// key: two processes that write it at the same time write the same record.
+
 // compare orders records of one name by how new they are: by epoch, then by how far each has come.
 func (r *Record) compare(o *Record) int {
 	rows := func(r *Record) (of uint64, next int) {

@@ -61,6 +61,17 @@ func interval(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', 6, 64) + " seconds"
 }
 
+// Why a row version that is checked again cannot mislead the cleanup: the cleanup deletes rows whose transaction
+// is below an id that is known to be delivered. After the cleanup's statement has taken its snapshot, and before
+// it locks a row, another transaction can update the row. Postgres then checks the condition again with the new
+// version, whose transaction id can be above the snapshot's xmax. Transaction ids are compared within one round
+// of 2^32, so this id can look older than it is, and the row is deleted.
+//
+// Nothing is lost by that. Postgres checks a new version only if the old version met the condition in the
+// snapshot. So the row was there, visible and delivered before the update. The event is the insert. A later
+// UPDATE or DELETE of the row changes nothing in the WAL that the slot holds, so an update that is published
+// (source.publish: insert, update) is delivered from the WAL even if the row is gone.
+
 // delivered is a condition on the rows of t: their transaction is below the full transaction id. A
 // row that was frozen long ago can look newer than it is (pg.FullXID), and then stays. It never
 // looks older. Ids below 3 are those of rows that existed when the cluster was created or upgraded.

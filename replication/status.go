@@ -92,6 +92,20 @@ func (s *Session) answerEvery() time.Duration {
 	return min(most, s.cfg.walSenderTimeout/4)
 }
 
+// Why a keepalive that comes before a late BEGIN can be confirmed: Since Postgres 15, pgoutput sends BEGIN with
+// the first change and not before. So a keepalive can come while the server works on a transaction of which
+// walpost has seen nothing. walpost takes a keepalive outside of a transaction as "everything before walEnd was
+// sent", and confirms it.
+//
+// That is safe because of what walEnd is. The walsender decodes a transaction when it reads the commit record,
+// and it advances its sent position past that record only after it has sent the whole transaction. A keepalive
+// that is sent in between carries the sent position, which is at most the beginning of the commit record.
+// Postgres skips a transaction only if its commit record begins *before* the confirmed position
+// (SnapBuildXactNeedsSkip). So confirming the beginning of the commit record does not confirm the transaction.
+// For a transaction that gave nothing, the keepalive carries the end of its commit, and then nothing is missing.
+//
+// Some forks of Postgres send keepalives ahead of their data. For them, set source.confirm_keepalives: false.
+
 // keepalive handles a keepalive: end is how far the server has read. What it sent before is all there is up to end, so
 // outside a transaction it stands for an empty one that ends there.
 func (s *Session) keepalive(end cdc.Position, asked bool) (*cdc.Event, error) {

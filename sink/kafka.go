@@ -153,6 +153,17 @@ func (s *Kafka) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	s.handing.Store(0)
 }
 
+// A recycled slot's number cannot be mistaken. In the sink a *slot* is the struct that carries one record
+// through the Kafka client. A slot is used again as soon as its record is acknowledged. This can happen before
+// the call that handed the record over returns. The caller then asks whether the client put the record into a
+// partition's buffer, by comparing the number that the hook stored with the record's number (Kafka.handOver).
+//
+// The caller keeps the number in a variable. It must not read the field of the slot, because the slot may
+// already carry another record. Send gives each record a new number. Each caller has its own role, and only the
+// caller's own records write to it. So an equal number means that this record was buffered. A tender can send
+// the same record twice with the same number. After a failed attempt, it sends no later record before it has the
+// result of the retry.
+
 // handOver gives a slot to the client. Afterwards the slot belongs to its promise, which may have run already. false: it did
 // not get into a partition's buffer, because the client refused it at once or does not know the topic yet (fence.go).
 func (s *Kafka) handOver(c *client, sl *slot, n uint64, r *role) bool {

@@ -7,7 +7,7 @@
 // which adds what the brokers have acknowledged, and for a command, which reads the topic.
 //
 // The package is pure: it knows neither clients nor clocks. The records are those of
-// internal/deadletter. docs/architecture.md has the argument for the order.
+// internal/deadletter. order.go has the argument for the order.
 package parking
 
 import (

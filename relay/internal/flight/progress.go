@@ -54,6 +54,13 @@ var ErrChanged = errors.New("the source did not send again what it sent before")
 // ErrNext says that the checkpoint describes another transaction than the one that came.
 var ErrNext = errors.New("the transaction is not the one that the checkpoint says was delivered in part")
 
+// Why a record's LSN minus 1 separates what is delivered from what is not: A record says "everything before lsn
+// is delivered". A session that starts there may send older transactions again. flight.Progress recognises them
+// by the position of their commit record, which BEGIN carries. lsn is the end of a commit record or the walEnd
+// of a keepalive, so it lies between two WAL records. So a commit record that begins before lsn also ends at lsn
+// or before it, and its transaction is delivered. The transaction of a commit record that begins at lsn or later
+// is not. So a transaction is fully delivered if and only if its commit record begins at or before lsn-1.
+
 // Resume returns the progress of a process that goes on at lsn, with what its checkpoint says of the
 // transaction behind lsn.
 func Resume(lsn cdc.Position, next *checkpoint.Next) Progress {
