@@ -124,7 +124,7 @@ type DeliveryConfig struct {
 	ParkLimit ParkLimit `yaml:"park_limit"`
 }
 
-// ParkLimit bounds what is parked. With more, the relay halts.
+// ParkLimit bounds what is parked. At the limit the relay reads nothing more, and waits for room.
 type ParkLimit = parking.Limit
 
 // DefaultConfig returns every default. The DSN, a table and the brokers have none.

@@ -36,6 +36,7 @@ func TestParkedEventsThroughFaults(t *testing.T) {
 		{"the configuration names another topic", "park_key", topicIsRenamed},
 		{"stops", "park_key", stopsDuringReleases},
 		{"drops during releases", "park_key", dropsDuringReleases},
+		{"the limit is reached within a transaction", "park_key, park_limit: {events: 2}", limitIsReached},
 		{"a missing destination", "park_key", missingDestination},
 		{"other policies", "park_key", otherPolicies},
 		{"closed dead letters after a kill", "dead_letter", closedAfterAKill},
@@ -259,6 +260,25 @@ func dropsDuringReleases(t *testing.T, s *parkedSetting) {
 		t.Errorf("arrived\n%v\nwant\n%v", got, want)
 	}
 	t.Logf("%d of %d drops came before the release", dropped, keys)
+	r.stopsClean()
+}
+
+func limitIsReached(t *testing.T, s *parkedSetting) {
+	r := s.startReady()
+	s.pg.Exec(t, s.dsn, `INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, p)
+ SELECT ('00000000-0000-0000-0000-' || lpad(n::text, 12, '0'))::uuid, 'order', CASE n WHEN 6 THEN 'b' ELSE 'a' END, 'Changed', n::text::jsonb, CASE n WHEN 1 THEN 1 ELSE 0 END
+ FROM generate_series(1, 6) n`)
+	eventually(t, time.Minute, "the relay waits for room", func() bool {
+		code, why := r.get("/readyz")
+		return code == 503 && strings.Contains(why, "delivery.park_limit is 2 events")
+	})
+	s.release()
+	// The event of the other key is read before the limit is reached, or after.
+	eventually(t, time.Minute, "all events", func() bool {
+		return slices.Contains([]string{"2 3 4 5 6 1", "6 2 3 4 5 1"}, s.got(s.topics[0]))
+	})
+	s.holds(r, 0)
+	eventually(t, time.Minute, "ready", r.ready)
 	r.stopsClean()
 }
 
