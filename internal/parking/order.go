@@ -20,9 +20,9 @@
 // transactional id is its name. A start holds the slot, initialises the id (Log.Open), and then reads the topic
 // up to the end that it has after that. From then on a former holder gets no acknowledgement, so everything that
 // is acknowledged counts, and nothing has to be read back. No position passes an event before its letter's
-// transaction is committed. If the producer is fenced, or nobody knows whether a transaction is committed, the
-// loop gives up its session, takes the slot once more, fences, and reads on: what it finds is written, and the
-// rest is written again. So even that repeats nothing.
+// transaction is committed. If nobody knows whether a transaction is committed, or the producer is fenced, the
+// loop fences again and reads on: what it finds is written, and the rest is written again. So even that repeats
+// nothing. It gives up its session if another process has taken the slot, or the topic was created again.
 //
 // The checkpoint anchors the topic. The record has the topic's name and id, the first offset that is still
 // needed, and the number of open events (cdc.Anchor). It is durable before the first letter is written. A start
