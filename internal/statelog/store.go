@@ -69,17 +69,24 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 	if err != nil {
 		return nil, k.fail("read", err)
 	}
-	return k.Look(ctx, name)
+	return k.read(ctx, name+"/", name)
 }
 
 // Look is Load without an effect: a topic that does not exist is empty, and Look does not create it.
 func (k *KafkaStore) Look(ctx context.Context, name string) (map[string][]byte, error) {
-	return k.read(ctx, name+"/", name)
+	return k.look(ctx, name+"/", name)
 }
 
 // LookNames is Look for all relays whose names start with prefix. It does not say what the topic has lost.
 func (k *KafkaStore) LookNames(ctx context.Context, prefix string) (map[string][]byte, error) {
-	return k.read(ctx, prefix, "")
+	return k.look(ctx, prefix, "")
+}
+
+func (k *KafkaStore) look(ctx context.Context, prefix, name string) (map[string][]byte, error) {
+	if _, err := k.log.find(ctx, false); err != nil { // a Read would try again for a while
+		return nil, k.fail("read", err)
+	}
+	return k.read(ctx, prefix, name)
 }
 
 func (k *KafkaStore) read(ctx context.Context, prefix, name string) (map[string][]byte, error) {
