@@ -52,14 +52,14 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// atOnce runs six tests at a time, unless -parallel says otherwise. They wait for servers for most of their time: with one for each of two
+// atOnce runs four tests at a time, unless -parallel says otherwise. They wait for servers for most of their time: with one for each of two
 // cores, the cores are idle for 80 percent of it.
 func atOnce() {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", "6") // the flag exists
+		_ = flag.Set("test.parallel", "4") // the flag exists
 	}
 }
 
