@@ -2,14 +2,12 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"go.uber.org/goleak"
 
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/sink"
@@ -17,14 +15,7 @@ import (
 
 // TestMain ends the shared servers and then looks for goroutines that are left.
 func TestMain(m *testing.M) {
-	code := testenv.Main(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(testenv.MainWithoutLeaks(m))
 }
 
 // patient bounds a wait. The bound is reached only if something is wrong.

@@ -22,7 +22,7 @@ func benchRecord(i int, key []byte, payload []byte) cdc.Record {
 
 // pump sends n records with at most window in flight, as the relay does.
 func pump(b testing.TB, s *Kafka, topic string, n, window int) {
-	payload, key := incompressible(300), []byte("key-0")
+	payload, key := testenv.Incompressible(300), []byte("key-0")
 	rec := benchRecord(0, key, payload)
 	rec.Topic = topic
 	var buf []cdc.Ack
@@ -120,7 +120,7 @@ func paced(b *testing.B, s *Kafka, topic string, n int, every time.Duration, bur
 	var buf []cdc.Ack
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	payload := incompressible(300)
+	payload := testenv.Incompressible(300)
 	sent := 0
 	for len(lat) < n {
 		select {

@@ -93,7 +93,7 @@ func chaos(t *testing.T, r *rand.Rand, lost, refused bool) {
 			case 0: // too large for its topic until it is compressed
 				rec.Value = bytes.Repeat([]byte("x"), 30_000)
 			case 1, 2, 3, 4, 5, 6, 7, 8, 9:
-				rec.Value = incompressible(r.IntN(5000))
+				rec.Value = testenv.Incompressible(r.IntN(5000))
 			}
 			b.sendRecord(rec)
 		}

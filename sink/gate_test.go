@@ -114,24 +114,12 @@ func limited(t testing.TB, n int) *kfake.Cluster {
 	return c
 }
 
-func incompressible(n int) []byte {
-	out := make([]byte, n)
-	x := uint64(88172645463325252)
-	for i := range out {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		out[i] = byte(x)
-	}
-	return out
-}
-
 // One record that is too large is refused alone, by name: what was sent before it is delivered, what was sent behind it in its topic is not.
 func TestOversizeIsRefusedAloneAndHoldsItsTopic(t *testing.T) {
 	c := limited(t, 20_000)
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("a", "k", 300)
-	id := b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: incompressible(50_000)})
+	id := b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(50_000)})
 	b.send("a", "k", 300)
 	b.send("b", "k", 300)
 	b.collect(func() bool { return len(b.acked) == 600 && len(b.poison) == 1 })
@@ -298,7 +286,7 @@ func TestAChangedLimitTakesEffect(t *testing.T) {
 	}
 	fill := func(size, n int) {
 		for range n {
-			b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: incompressible(size)})
+			b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(size)})
 		}
 	}
 	fill(1000, 40)
@@ -317,6 +305,6 @@ func TestAChangedLimitTakesEffect(t *testing.T) {
 	if n, _ := cl.told("a"); n != 2_000 {
 		t.Errorf("the client still makes batches of up to %d bytes", n)
 	}
-	id := b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: incompressible(3000)})
+	id := b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(3000)})
 	b.collect(func() bool { return b.poison[id] != nil })
 }

@@ -94,7 +94,7 @@ func TestTopicsThatAreNotUsedAreForgotten(t *testing.T) {
 	b.sent[names[0]+"/k"] = nil // went with the old topic
 	for range 3 {
 		for _, name := range append(names[:50:50], "limited", "hot") {
-			b.sendRecord(cdc.Record{Topic: name, Key: []byte("k"), Partition: -1, Value: incompressible(6000)})
+			b.sendRecord(cdc.Record{Topic: name, Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(6000)})
 		}
 	}
 	b.all()

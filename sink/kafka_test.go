@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"go.uber.org/goleak"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
@@ -26,14 +25,7 @@ var (
 
 // TestMain ends the shared servers and then looks for goroutines that are left.
 func TestMain(m *testing.M) {
-	code := testenv.Main(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(testenv.MainWithoutLeaks(m))
 }
 
 // patience bounds every wait of these tests: it is reached only when something is wrong.

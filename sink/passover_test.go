@@ -66,7 +66,7 @@ func (b *bench) refused() (refusal cdc.Ack) {
 }
 
 func tooLargeFor(b *bench, topic, key string) string {
-	return b.sendRecord(cdc.Record{Topic: topic, Key: []byte(key), Partition: -1, Value: incompressible(50_000)})
+	return b.sendRecord(cdc.Record{Topic: topic, Key: []byte(key), Partition: -1, Value: testenv.Incompressible(50_000)})
 }
 
 // The record that was refused comes back as it was sent, with the reason.
@@ -74,7 +74,7 @@ func TestARefusedRecordComesBack(t *testing.T) {
 	c := limited(t, 20_000)
 	b := open1(t, config(c.ListenAddrs()))
 	for reason, rec := range map[cdc.Reason]cdc.Record{
-		cdc.TooLarge:      {Topic: "a", Key: []byte("k"), Partition: -1, Value: incompressible(50_000)},
+		cdc.TooLarge:      {Topic: "a", Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(50_000)},
 		cdc.InvalidRecord: {Topic: "b", Key: []byte{}, Partition: 77, Value: []byte("v")},
 		cdc.InvalidTopic:  {Topic: "c d", Partition: -1, Value: []byte("v")},
 	} {
@@ -231,7 +231,7 @@ func TestPassOverUnderRandomFaults(t *testing.T) {
 					rec := cdc.Record{Topic: "ab"[r.IntN(2):][:1], Key: fmt.Append(nil, "k", r.IntN(9)), Partition: -1}
 					switch r.IntN(40) {
 					case 0:
-						rec.Value = incompressible(30_000)
+						rec.Value = testenv.Incompressible(30_000)
 						bad++
 					case 1:
 						rec.Partition = 9
@@ -264,7 +264,7 @@ func TestTheTopicOfDeadLettersIsMade(t *testing.T) {
 	cfg.DeadLetters, cfg.Bury = "dead", true
 	b := open1(t, cfg)
 	waitFor(t, func() bool { return len(c.PartitionInfos("dead")) == 1 })
-	b.sendRecord(cdc.Record{Topic: "dead", Key: []byte("k"), Partition: -1, Value: incompressible(3 << 20)})
+	b.sendRecord(cdc.Record{Topic: "dead", Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(3 << 20)})
 	b.all()
 	if got := c.TopicInfo("dead").Configs; got["retention.ms"] == nil || *got["retention.ms"] != "-1" {
 		t.Errorf("%v", got)

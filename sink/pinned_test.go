@@ -11,13 +11,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // payloads makes records as the router does: the event id is a part of the record's only buffer.
 type payloads []weak.Pointer[byte]
 
 func (p *payloads) record(topic, id string, size int) *cdc.Record {
-	buf := incompressible(max(size, len(id)))
+	buf := testenv.Incompressible(max(size, len(id)))
 	copy(buf, id)
 	*p = append(*p, weak.Make(&buf[0]))
 	return &cdc.Record{

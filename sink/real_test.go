@@ -29,7 +29,7 @@ func TestRealOversizeIsRefusedAlone(t *testing.T) {
 	other := k.Topic(t, 3, nil)
 	b := open1(t, config(k.Brokers()))
 	b.send(a, "k", 300)
-	id := b.sendRecord(cdc.Record{Topic: a, Key: []byte("k"), Partition: -1, Value: incompressible(50_000)})
+	id := b.sendRecord(cdc.Record{Topic: a, Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(50_000)})
 	b.send(a, "k", 300)
 	b.send(other, "k", 300)
 	b.collect(func() bool { return len(b.acked) == 600 && len(b.poison) == 1 })
@@ -45,7 +45,7 @@ func TestRealLimitsThatChangeTakeEffect(t *testing.T) {
 	b := open1(t, config(k.Brokers()))
 	fill := func(size, n int) {
 		for range n {
-			b.sendRecord(cdc.Record{Topic: a, Key: []byte("k"), Partition: -1, Value: incompressible(size)})
+			b.sendRecord(cdc.Record{Topic: a, Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(size)})
 		}
 	}
 	fill(1000, 40)
@@ -191,7 +191,7 @@ func TestRealRefusedRecordsArePassedOver(t *testing.T) {
 		b.send(a, fmt.Sprint("k", n%5), 30)
 		switch rec := (cdc.Record{Topic: a, Key: []byte("k1"), Partition: -1}); n % 8 {
 		case 1:
-			rec.Value = incompressible(50_000)
+			rec.Value = testenv.Incompressible(50_000)
 			b.sendRecord(rec)
 			bad++
 		case 3:
@@ -226,7 +226,7 @@ func TestRealRefusedRecordsArePassedOver(t *testing.T) {
 	}
 	b.checkLog(k.Brokers(), a)
 	bad = len(b.poison)
-	b.sendRecord(cdc.Record{Topic: cfg.DeadLetters, Key: []byte("k"), Partition: -1, Value: incompressible(3 << 20)})
+	b.sendRecord(cdc.Record{Topic: cfg.DeadLetters, Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(3 << 20)})
 	b.collect(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
 	if len(b.poison) != bad {
 		t.Errorf("a large dead letter was refused: %v", b.poison)

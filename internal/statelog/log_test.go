@@ -23,6 +23,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/internal/testenv/short"
 )
 
@@ -74,7 +75,7 @@ func logKeepsTheOrder(t *testing.T, w *world) {
 	if is := w.settings(t, "cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes"); !maps.Equal(is, Letters[0]) {
 		t.Errorf("created with %v", is)
 	}
-	b.appendValue(append([]byte("large"), incompressible(5<<20)...))
+	b.appendValue(append([]byte("large"), testenv.Incompressible(5<<20)...))
 	b.append(1)
 	b.all()
 	b.holds(b.values...)
@@ -155,7 +156,7 @@ func logPassesOver(t *testing.T, w *world) {
 		b.append(1 + 37*n)
 		if n%3 == 0 {
 			bad[len(b.values)] = true
-			b.appendValue(append(fmt.Append(nil, "large/", n), incompressible(50_000)...))
+			b.appendValue(append(fmt.Append(nil, "large/", n), testenv.Incompressible(50_000)...))
 		}
 		b.appendValue(append(fmt.Append(nil, "x/", n), bytes.Repeat([]byte("x"), 50_000)...)) // it fits when it's compressed
 	}
@@ -202,7 +203,7 @@ func TestALogKeepsItsBatchesBelowTheLimit(t *testing.T) {
 		b := openLog(t, cfg)
 		b.fence()
 		for n := range 300 {
-			b.appendValue(append(fmt.Append(nil, n, "/"), incompressible(min(limit, 1<<20)/20)...))
+			b.appendValue(append(fmt.Append(nil, n, "/"), testenv.Incompressible(min(limit, 1<<20)/20)...))
 		}
 		b.all()
 		b.holds(b.values...)
@@ -515,7 +516,7 @@ func TestALogIsReadInBoundedPieces(t *testing.T) {
 	c, b := w.fake, w.open(t)
 	b.fence()
 	for n := range 40 {
-		b.appendValue(append(fmt.Append(nil, n, "/"), incompressible(100_000)...))
+		b.appendValue(append(fmt.Append(nil, n, "/"), testenv.Incompressible(100_000)...))
 		b.all()
 	}
 	fetches := 0

@@ -17,7 +17,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"go.uber.org/goleak"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -31,14 +30,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	code := testenv.Main(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(testenv.MainWithoutLeaks(m))
 }
 
 // patience bounds every wait of these tests: it is reached only when something is wrong.
@@ -182,18 +174,6 @@ func (w *world) set(t testing.TB, key, value string) {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool { return w.settings(t, key)[key] == value })
-}
-
-func incompressible(n int) []byte {
-	out := make([]byte, n)
-	x := uint64(88172645463325252)
-	for i := range out {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		out[i] = byte(x)
-	}
-	return out
 }
 
 // A wire loses answers, with their connections.
