@@ -3,6 +3,8 @@
 //
 // It imports no other package of walpost and knows neither Kafka nor Debezium. Each type says how
 // long its bytes are valid.
+//
+// It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package cdc
 
 import (

@@ -4,6 +4,8 @@
 // It is pure: it has no clocks, no locks and no stores. A Tracker turns acknowledgements into the
 // one position that may be confirmed. A Record is what is remembered of that position across
 // restarts. Judge compares a Record with what a source says of itself.
+//
+// It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package checkpoint
 
 import (

@@ -9,6 +9,8 @@
 //
 // The cleaner runs beside the relay and never holds a transaction open for long. It works in small
 // batches, pauses after each batch for as long as the batch took, and leaves locked rows for later.
+//
+// It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package cleanup
 
 import (

@@ -1,5 +1,7 @@
 // Package doctor looks at every condition of a run, and says what would fix those that are not met. It changes nothing. What a start needs of a
 // database is judged by replication.Config.Conditions and poll.Settings.Conditions; what a start does not look at is judged here.
+//
+// It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package doctor
 
 import "github.com/walpost/walpost/internal/condition"

@@ -6,6 +6,8 @@
 // nothing is checkpointed before the sink has acknowledged it. One goroutine owns the session.
 // Whatever else takes time runs beside it, one of each kind at a time: opening a session, writing a
 // checkpoint, checking the source, reading the table.
+//
+// It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package relay
 
 import (

@@ -1,3 +1,8 @@
+// Package replication reads the inserts of the outbox table from the WAL. A Source opens Sessions: each is a connection with the
+// stream of one replication slot, decoded from pgoutput. The package also creates and drops the slot and the publication, judges
+// whether a database has what a stream needs (Config.Conditions), and has the SQL that adds what is missing.
+//
+// It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package replication
 
 import (

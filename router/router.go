@@ -18,6 +18,8 @@
 // To follow one event, start at Route and read record, which calls the other steps in order. The
 // files are in the same order: plan.go says which columns the options name, and then come topic.go,
 // value.go, headers.go, placement.go (the partition) and timestamp.go.
+//
+// It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package router
 
 import (

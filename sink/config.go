@@ -1,6 +1,8 @@
 // Package sink delivers records: to Kafka (Open), or to a writer for trying (NewStdout).
 //
 // It knows the Kafka client, its settings and its errors. It knows nothing of transactions of the source or of positions.
+//
+// It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package sink
 
 import (

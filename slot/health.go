@@ -1,6 +1,8 @@
 // Package slot watches a logical replication slot: how much WAL the slot holds and why (Reader,
 // Health), when that WAL uses up a limit (the forecast), how bad that is (Monitor, Status), and
 // when the slot must be dropped to protect the database's disk (Breaker). It needs no relay.
+//
+// It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package slot
 
 import (
