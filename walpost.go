@@ -410,7 +410,7 @@ type Status struct {
 	// brokers were healthy. Each time, events may have been delivered twice.
 	Abandoned uint64 `json:"-"`
 	// Cleanup is nil where no rows are removed.
-	Cleanup *cleanup.Status `json:"-"`
+	Cleanup *cleanup.Status `json:"cleanup"`
 	// Breaker is nil where monitor.breaker is none, and before Run.
 	Breaker *slot.BreakerStatus `json:"breaker"`
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
@@ -111,17 +112,14 @@ const (
 
 // A Status has the counters since the start, and the present state.
 type Status struct {
-	Rows       uint64 // deleted, or moved to the archive
-	Partitions uint64 // dropped
-	Made       uint64 // partitions that were created ahead
-	// Waiting says why no row is removed now. It is "" if nothing prevents it.
-	Waiting string
-	// Err is the error of the newest pass, or "". LastPass is the end of the newest pass without an
-	// error.
-	Err      string
-	LastPass time.Time
-	// Hints say what would make the cleanup cheaper, such as a missing index.
-	Hints []string
+	Rows       uint64 `json:"rows"`            // deleted, or moved to the archive
+	Partitions uint64 `json:"partitions"`      // dropped
+	Made       uint64 `json:"partitions_made"` // partitions that were created ahead
+
+	Waiting  string    `json:"waiting"`               // why no row is removed now; "" if nothing prevents it
+	Err      string    `json:"error"`                 // of the newest pass; "" if it succeeded
+	LastPass age.Since `json:"last_pass_seconds_ago"` // the end of the newest pass without an error
+	Hints    []string  `json:"hints"`                 // what would make the cleanup cheaper, such as a missing index; never nil
 }
 
 // A Cleaner removes rows. Run must be called once. Any goroutine may call Status.
@@ -165,7 +163,7 @@ func (c *Cleaner) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.status
-	s.Hints = append([]string(nil), s.Hints...)
+	s.Hints = append([]string{}, s.Hints...)
 	return s
 }
 
@@ -197,7 +195,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 				c.cfg.Logger.Warn().Err(err).Msg("cleanup fails")
 			}
 		default:
-			c.update(func(s *Status) { s.Err, s.LastPass = "", time.Now() })
+			c.update(func(s *Status) { s.Err, s.LastPass = "", age.Since{Time: time.Now()} })
 			if failed != "" {
 				failed = ""
 				c.cfg.Logger.Info().Msg("cleanup works again")

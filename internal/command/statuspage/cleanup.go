@@ -1,8 +1,6 @@
 package statuspage
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/walpost/walpost/cleanup"
@@ -22,26 +20,5 @@ func collectCleanup(s *cleanup.Status, gauge, counter func(*prometheus.Desc, flo
 	counter(cleanupRows, float64(s.Rows))
 	counter(cleanupParts, float64(s.Made), "made")
 	counter(cleanupParts, float64(s.Partitions), "dropped")
-	gauge(cleanupLast, stamp(s.LastPass))
-}
-
-// cleanupView is the cleanup in /api/status.
-type cleanupView struct {
-	Rows        uint64   `json:"rows"`
-	Partitions  uint64   `json:"partitions"`
-	Made        uint64   `json:"partitions_made"`
-	Waiting     string   `json:"waiting"` // why nothing is removed now
-	Error       string   `json:"error"`
-	LastPassAgo *float64 `json:"last_pass_seconds_ago"`
-	Hints       []string `json:"hints"`
-}
-
-func cleanupViewOf(s *cleanup.Status, now time.Time) *cleanupView {
-	if s == nil {
-		return nil
-	}
-	return &cleanupView{
-		Rows: s.Rows, Partitions: s.Partitions, Made: s.Made, Waiting: s.Waiting, Error: s.Err,
-		LastPassAgo: ago(s.LastPass, now), Hints: append([]string{}, s.Hints...), // never null
-	}
+	gauge(cleanupLast, stamp(s.LastPass.Time))
 }

@@ -55,8 +55,6 @@ type View struct {
 	Slot Slot  `json:"slot"` // empty if the table is polled
 	Poll *Poll `json:"poll"` // null if the WAL is read
 
-	Cleanup *cleanupView `json:"cleanup"` // null where no rows are removed
-
 	Undelivered string      `json:"undelivered"`       // how many events are dead or parked now, in words; "" for none
 	DeadLetters *uint64     `json:"dead_letters"`      // since the start; null where there are none and delivery.on_poison is halt
 	OpenDead    *int        `json:"open_dead_letters"` // neither retried nor dropped; null while that is not known
@@ -248,7 +246,6 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 		AcceptedGaps: acceptedGapsOf(&s, now),
 		Slot:         SlotOf(s.Slot, now),
 		Poll:         PollOf(s.Poll, now),
-		Cleanup:      cleanupViewOf(s.Cleanup, now),
 		NewestDead:   []deadView{},
 		Parked:       parkedViewOf(&s, now), DeadList: fault.Command("dead", "list"),
 	}
