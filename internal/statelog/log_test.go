@@ -281,6 +281,32 @@ func TestALogBreaksWhenItDoesNotKnow(t *testing.T) {
 	})
 }
 
+// The client takes a transaction for empty, so it sends nothing at the end of it, and there's no error.
+func TestALogBreaksWhenTheClientDoesNotCommit(t *testing.T) {
+	eachKafka(t, nil, func(t *testing.T, w *world) {
+		b := w.open(t)
+		b.fence()
+		b.append(2)
+		b.all()
+		b.beforeCommit = func() {
+			b.mu.Lock()
+			cl := b.writer.cl
+			b.mu.Unlock()
+			if err := cl.EndTransaction(t.Context(), kgo.TryAbort); err != nil {
+				t.Error(err)
+			}
+		}
+		b.append(3)
+		if err := b.breaks(); !fault.Retryable(err) || len(b.ended) != 2 {
+			t.Fatalf("%d ended, %v", len(b.ended), err)
+		}
+		b.beforeCommit = nil
+		b.goOn()
+		b.all()
+		b.holds(b.values...)
+	})
+}
+
 // The brokers have committed, and their answer is lost.
 func TestALogBearsLostAnswers(t *testing.T) {
 	short.SkipSlow(t)
