@@ -1,6 +1,7 @@
 package badevents
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/pump"
 	"github.com/walpost/walpost/internal/wait"
 	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
@@ -80,9 +82,8 @@ func (t *Topics) Close() { t.client.Close() }
 
 const (
 	// others is how long a command waits for another one that was changing the topic. That one looks
-	// at the topic every second while it waits for the brokers.
+	// at the topic every second (pump.Every) while it waits for the brokers.
 	others = 5 * time.Second
-	look   = time.Second
 	// grace is how long an interrupted command waits for the answers to what it has sent.
 	grace = 5 * time.Second
 )
@@ -95,71 +96,77 @@ var errOther = errors.New("another walpost dead retry or drop has begun, so this
 // says nothing, so the wait is bounded.
 type change struct {
 	*Topics
-	token   string      // "" if the command leaves the dead letter topic alone
-	letters *sink.Kafka // for the dead letter topic
-	events  *sink.Kafka // for all others; nil if the command delivers none
-
-	sent uint32
-	open map[uint32]func(err error) // what ends each record that was sent
-	acks []cdc.Ack
-	// broken is the refusal of a mark, which ends the command.
-	broken error
-	stall  string // the newest one that was said
+	token string // "" until the command has begun, and if it leaves the dead letter topic alone
+	// Each record is sent with what its end leads to. The error is why the brokers refused the record.
+	pump.Pump[func(refused error) error]
 }
 
-// writer opens the sinks of a command.
-func (t *Topics) writer(delivers bool) (c *change, err error) {
-	c = &change{Topics: t, open: map[uint32]func(error){}}
-	if c.letters, err = sink.Open(t.Kafka); err == nil && delivers {
-		if c.events, err = sink.Open(t.Kafka); err != nil {
-			c.close()
-		}
-	}
-	return c, err
-}
-
-// change runs work, which changes the dead letter topic, while no other command does.
-func (t *Topics) change(ctx context.Context, delivers bool, work func(c *change) error) (err error) {
-	c, err := t.writer(delivers)
+// writing runs work, which sends records. What isn't delivered afterwards is given up. If ctx ends, it waits for what was sent,
+// for grace.
+func (t *Topics) writing(ctx context.Context, work func(c *change) error) error {
+	to, err := sink.Open(t.Kafka)
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	c.token = rand.Text()
-	if err := c.say(ctx, c.token, deadletter.Began); err != nil {
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		_ = to.Close(ctx) // what does not end in time ends with the process
+	}()
+	c := &change{Topics: t}
+	c.Pump = pump.Pump[func(error) error]{
+		Sink: to, Say: t.Say, Events: chunkEvents, Bytes: chunkBytes, Look: c.newest,
+		Ended: func(then func(error) error, a *cdc.Ack) error { return then(a.Err) },
+	}
+	if err = work(c); ctx.Err() != nil {
+		err = cmp.Or(c.Drain(grace), err)
+	}
+	return err
+}
+
+// change runs work, which changes the dead letter topic, while no other command does.
+func (t *Topics) change(ctx context.Context, work func(c *change) error) error {
+	token, begun := rand.Text(), false
+	err := t.writing(ctx, func(c *change) error {
+		if err := c.say(ctx, token, deadletter.Began); err != nil {
+			return err
+		}
+		c.token, begun = token, true
+		if err := c.alone(ctx); err != nil {
+			return err
+		}
+		return work(c)
+	})
+	if !begun {
 		return err
 	}
-	if err = c.alone(ctx); err == nil {
-		err = work(c)
-	}
-	if c.events != nil {
-		c.closes(c.events) // whoever waits for the end of this command begins after it
-	}
-	clear(c.open)
+	// Whoever waits for the end of this command begins after it, so it must deliver nothing more by now.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	return errors.Join(err, c.say(after, c.token, deadletter.Ended))
-}
-
-func (c *change) close() {
-	c.closes(c.letters)
-	if c.events != nil {
-		c.closes(c.events)
-	}
-}
-
-// closes gives up what is not delivered.
-func (c *change) closes(s *sink.Kafka) {
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	_ = s.Close(ctx) // what does not end in time ends with the process
+	return errors.Join(err, t.writing(after, func(c *change) error { return c.say(after, token, deadletter.Ended) }))
 }
 
 func (c *change) say(ctx context.Context, command string, state deadletter.State) error {
 	m := deadletter.Mark{Token: command, State: state, Time: time.Now()}
-	c.write(m.Encode(c.Dead.Topic, []byte(command), 0), nil)
+	c.mark(m.Encode(c.Dead.Topic, []byte(command), 0), nil)
 	return c.settle(ctx)
 }
+
+// mark sends a record that the command can't do without. done, if not nil, is called when the brokers have it.
+func (c *change) mark(rec *cdc.Record, done func()) {
+	c.Send(rec, func(refused error) error {
+		if refused != nil {
+			return fmt.Errorf("write a mark to topic %s: %w", rec.Topic, refused)
+		}
+		if done != nil {
+			done()
+		}
+		return nil
+	})
+}
+
+// settle waits until everything that was sent has ended, and what its end sends.
+func (c *change) settle(ctx context.Context) error { return c.Wait(ctx, time.Time{}, c.Landed) }
 
 // alone waits until no other command changes the topic.
 func (c *change) alone(ctx context.Context) error {
@@ -183,7 +190,7 @@ func (c *change) alone(ctx context.Context) error {
 			c.Say(fmt.Sprintf("another walpost dead retry or drop has not ended. If it is running, it stops now. If it was killed, this command continues after %s", others))
 			said = true
 		}
-		if !wait.For(ctx, look/5) {
+		if !wait.For(ctx, pump.Every/5) {
 			return context.Cause(ctx)
 		}
 	}
@@ -191,6 +198,9 @@ func (c *change) alone(ctx context.Context) error {
 
 // newest reads on, and returns errOther if a later command has begun.
 func (c *change) newest(ctx context.Context) error {
+	if c.token == "" {
+		return nil
+	}
 	if err := c.Dead.Read(ctx); err != nil {
 		return err
 	}
@@ -198,89 +208,4 @@ func (c *change) newest(ctx context.Context) error {
 		return errOther
 	}
 	return nil
-}
-
-// write sends a record to one of walpost's topics. ended, if not nil, is told that the brokers have
-// it, or that they refused it for good.
-func (c *change) write(rec *cdc.Record, ended func(err error)) { c.send(c.letters, rec, ended) }
-
-func (c *change) send(to *sink.Kafka, rec *cdc.Record, ended func(err error)) {
-	c.sent++
-	c.open[c.sent] = ended
-	to.Send(rec, cdc.Ticket{Row: c.sent})
-}
-
-// settle waits until everything that was sent has ended, and what its end sends. If ctx ends, it
-// waits no longer than grace, and returns the error of ctx.
-func (c *change) settle(ctx context.Context) error {
-	var over <-chan time.Time
-	done, err := ctx.Done(), error(nil)
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		for _, s := range []*sink.Kafka{c.events, c.letters} {
-			if s != nil {
-				if err := c.collect(s); err != nil {
-					return err
-				}
-			}
-		}
-		if len(c.open) == 0 {
-			return err
-		}
-		var events <-chan struct{}
-		if c.events != nil {
-			events = c.events.Wake()
-		}
-		select {
-		case <-events:
-		case <-c.letters.Wake():
-		case <-done:
-			over, done, err = time.After(grace), nil, context.Cause(ctx)
-		case <-over:
-			return err
-		case <-tick.C:
-			if err := c.waiting(ctx); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func (c *change) collect(s *sink.Kafka) error {
-	c.acks = s.Acks(c.acks[:0])
-	for i := range c.acks {
-		a := &c.acks[i]
-		ended := c.open[a.Ticket.Row]
-		delete(c.open, a.Ticket.Row)
-		if a.Err != nil {
-			s.PassOver(a.Topic, nil)
-		}
-		if ended != nil {
-			ended(a.Err)
-		} else if a.Err != nil {
-			c.broken = a.Err
-		}
-	}
-	if c.broken != nil {
-		return fmt.Errorf("write a mark: %w", c.broken)
-	}
-	return nil
-}
-
-// waiting says what the brokers keep from going on, and looks whether another command has begun.
-func (c *change) waiting(ctx context.Context) error {
-	for _, s := range []*sink.Kafka{c.events, c.letters} {
-		if s == nil {
-			continue
-		}
-		if why := s.Stalled(); why != nil && why.Error() != c.stall {
-			c.stall = why.Error()
-			c.Say("waiting: " + c.stall)
-		}
-	}
-	if c.token == "" || c.Dead.Fold.Newest != c.token || ctx.Err() != nil {
-		return nil // this command has not begun, or it ends
-	}
-	return c.newest(ctx)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
 )
 
@@ -14,15 +15,12 @@ func (t *Topics) Drop(ctx context.Context, selected []*Event, why string) (dropp
 	if len(events) == 0 {
 		return 0, nil
 	}
-	err = t.change(ctx, false, func(c *change) error {
+	err = t.change(ctx, func(c *change) error {
 		for _, e := range c.stillOpen(events) {
-			c.mark(e, deadletter.Dropped, why, func() { dropped++ })
-			if len(c.open) < chunkEvents {
-				continue
-			}
-			if err := c.settle(ctx); err != nil {
+			if err := c.Wait(ctx, time.Time{}, c.Room); err != nil {
 				return err
 			}
+			c.mark(c.outcome(e, deadletter.Dropped, why), func() { dropped++ })
 		}
 		return c.settle(ctx)
 	})
@@ -39,15 +37,8 @@ func (c *change) stillOpen(events []*deadletter.Entry) (open []*deadletter.Entry
 	return open
 }
 
-// mark writes what became of an event. done is called when the brokers have it.
-func (c *change) mark(e *deadletter.Entry, state deadletter.State, why string, done func()) {
+// outcome is the mark of what became of an event.
+func (c *change) outcome(e *deadletter.Entry, state deadletter.State, why string) *cdc.Record {
 	m := deadletter.Mark{Token: e.Token, State: state, Why: why, Time: time.Now()}
-	rec := m.Encode(c.Dead.Topic, e.RecordKey, e.Newest.Partition)
-	c.write(rec, func(err error) {
-		if err == nil {
-			done()
-		} else {
-			c.broken = err
-		}
-	})
+	return m.Encode(c.Dead.Topic, e.RecordKey, e.Newest.Partition)
 }

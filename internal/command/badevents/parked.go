@@ -14,6 +14,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/parking"
+	"github.com/walpost/walpost/internal/pump"
 	"github.com/walpost/walpost/internal/wait"
 )
 
@@ -227,7 +228,7 @@ func (r *request) do(ctx context.Context, limit time.Duration) (*Requested, erro
 			r.Say(fmt.Sprintf("%s has not answered for %s: walpost run with this name must hold the slot, and must not be halted or stalled (walpost status)", named(relays), quiet))
 			moved = at
 		}
-		if !wait.For(ctx, min(look, limit)) {
+		if !wait.For(ctx, min(pump.Every, limit)) {
 			err = context.Cause(ctx)
 		}
 	}
@@ -267,24 +268,14 @@ func (t *Topics) writeParked(ctx context.Context, records []*cdc.Record) (n int,
 	if len(records) == 0 {
 		return 0, nil
 	}
-	c, err := t.writer(false)
-	if err != nil {
-		return 0, err
-	}
-	defer c.close()
-	for i, rec := range records {
-		c.write(rec, func(err error) {
-			if err != nil {
-				c.broken = err
-			} else {
-				n++
+	err = t.writing(ctx, func(c *change) error {
+		for _, rec := range records {
+			if err := c.Wait(ctx, time.Time{}, c.Room); err != nil {
+				return err
 			}
-		})
-		if len(c.open) == chunkEvents || i == len(records)-1 {
-			if err := c.settle(ctx); err != nil {
-				return n, fmt.Errorf("topic %s: %w", rec.Topic, err)
-			}
+			c.mark(rec, func() { n++ })
 		}
-	}
-	return n, nil
+		return c.settle(ctx)
+	})
+	return n, err
 }

@@ -81,7 +81,7 @@ func (t *Topics) Retry(ctx context.Context, selected []*Event, opts RetryOptions
 		t.Say(fmt.Sprintf("%s%d of %d keys have newer records in their topics: a consumer gets the retried events after them", atLeast(n), n.Newer, n.All))
 	}
 	report.Refused = report.Refused[:0]
-	err := t.change(ctx, true, func(c *change) error {
+	err := t.change(ctx, func(c *change) error {
 		return c.retry(ctx, events, &opts, report)
 	})
 	return report, err
@@ -182,12 +182,13 @@ func (c *change) deliver(e *deadletter.Entry, l *deadletter.Letter, opts *RetryO
 		c.again(e, l, err, report)
 		return
 	}
-	c.send(c.events, rec, func(err error) {
-		if err != nil {
-			c.again(e, l, err, report)
-			return
+	c.Send(rec, func(refused error) error {
+		if refused != nil {
+			c.again(e, l, refused, report)
+		} else {
+			c.mark(c.outcome(e, deadletter.Retried, ""), func() { report.Delivered++ })
 		}
-		c.mark(e, deadletter.Retried, "", func() { report.Delivered++ })
+		return nil
 	})
 }
 
@@ -196,18 +197,19 @@ func (c *change) again(e *deadletter.Entry, l *deadletter.Letter, err error, rep
 	r := refused(e, err)
 	l.Attempts, l.Reason, l.Error, l.Version = r.Attempts, r.Reason, r.Error, c.Version
 	rec, wrong := l.Encode(c.Dead.Topic)
-	note := func(err error) {
-		if err != nil {
-			r.Unsaid = err.Error() // the former letter is still there
+	note := func(unsaid error) error {
+		if unsaid != nil {
+			r.Unsaid = unsaid.Error() // the former letter is still there
 		}
 		report.Refused = append(report.Refused, r)
+		return nil
 	}
 	if wrong != nil {
-		note(wrong)
+		_ = note(wrong)
 		return
 	}
 	rec.Partition = e.Newest.Partition
-	c.write(rec, note)
+	c.Send(rec, note)
 }
 
 // refused says why an event cannot be delivered again.
