@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/pump"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/router"
@@ -112,7 +113,7 @@ const (
 func Replay(ctx context.Context, tables *Tables, what Replaying) (*ReplayReport, error) {
 	what.Patience = cmp.Or(what.Patience, relay.SnapshotPatience)
 	r := &replay{
-		Replaying: what, tables: tables, tracker: checkpoint.New(0), keys: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
+		Replaying: what, tables: tables, keys: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
 		report: ReplayReport{DryRun: what.DryRun, Topics: map[string]int64{}, SomeKeys: []string{}},
 	}
 	tables.subset.narrow = func(t *table.Table, sel *table.Selection) error {
@@ -136,14 +137,17 @@ type replay struct {
 
 	counted *reading // until the feed reads it; nil then
 	feed    relay.RowFeed
-	tracker *checkpoint.Tracker // counts each number of the feed as a transaction
-	saved   time.Time           // when the feed's Copy was last written
+	saved   time.Time // when the feed's Copy was last written
 
-	to   relay.Sink
-	rec  cdc.Record
-	acks []cdc.Ack
-	due  time.Time // of the next event, by Rate
-	told string    // the stall that was said last
+	to  pump.Pump[published] // without a Sink in a dry run, and if there is nothing to publish
+	rec cdc.Record
+	due time.Time // of the next event, by Rate
+}
+
+// A published is what a record was made of.
+type published struct {
+	number cdc.Position // that the feed gave its row
+	table  *cdc.Relation
 }
 
 func (r *replay) run(ctx context.Context) (err error) {
@@ -172,14 +176,22 @@ func (r *replay) run(ctx context.Context) (err error) {
 		if err := r.save(); err != nil { // before anything is published
 			return err
 		}
-		if r.to, err = r.Sink(); err != nil {
+		to, err := r.Sink()
+		if err != nil {
 			return err
+		}
+		r.to = pump.Pump[published]{
+			Sink: to, Say: r.Say, Events: r.Window.Events, Bytes: int64(r.Window.Bytes), Ended: r.ended,
+			Look: func(ctx context.Context) error {
+				r.rows(ctx, r.to.Room())
+				return r.passed()
+			},
 		}
 		r.Say("replayed events arrive after newer events of their key; their header walpost.origin is replay")
 		defer func() {
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 			defer cancel()
-			_ = r.to.Close(closing) // what is not acknowledged is repeated
+			_ = to.Close(closing) // what is not acknowledged is repeated
 		}()
 	}
 	return r.publishAll(ctx)
@@ -228,26 +240,16 @@ const (
 func (r *replay) publishAll(ctx context.Context) error {
 	err := r.readAll(ctx)
 	r.feed.Free()
-	if r.to == nil {
-		if err == nil && !r.DryRun {
-			err = r.Save(nil)
-		}
+	switch {
+	case err == nil && !r.DryRun:
+		return r.Save(nil)
+	case r.to.Sink == nil:
 		return err
 	}
-	if err == nil {
-		return r.Save(nil)
+	if stop := r.to.Drain(r.Grace); fault.NeedsPerson(stop) && !fault.NeedsPerson(err) {
+		err = stop
 	}
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Grace)
-	defer cancel()
-	for after.Err() == nil { // a refusal ends a wait, and closes its topic
-		ended := r.wait(after, time.Time{}, r.quiet)
-		if ended == nil {
-			break
-		}
-		if fault.NeedsPerson(ended) && !fault.NeedsPerson(err) {
-			err = ended
-		}
-	}
+	r.feed.Acknowledge(r.safe())
 	if failed := r.save(); failed != nil {
 		return errors.Join(err, failed)
 	}
@@ -261,8 +263,8 @@ func (r *replay) publishAll(ctx context.Context) error {
 // readAll sends the records of all rows, and waits until they are acknowledged.
 func (r *replay) readAll(ctx context.Context) error {
 	for {
-		if r.to != nil {
-			if err := r.wait(ctx, time.Time{}, r.room); err != nil {
+		if r.to.Sink != nil {
+			if err := r.to.Wait(ctx, time.Time{}, r.to.Room); err != nil {
 				return err
 			}
 		}
@@ -277,12 +279,15 @@ func (r *replay) readAll(ctx context.Context) error {
 			return row.Err
 		case row.Last():
 			r.feed.Take(&row)
-			if r.to == nil {
+			if r.to.Sink == nil {
 				return nil
 			}
-			return r.wait(ctx, time.Time{}, r.landed)
+			return r.to.Wait(ctx, time.Time{}, r.to.Landed)
 		}
 		if err := r.publish(ctx, &row); err != nil {
+			return err
+		}
+		if err := r.passed(); err != nil {
 			return err
 		}
 	}
@@ -307,36 +312,45 @@ func (r *replay) publish(ctx context.Context, row *relay.FedRow) error {
 			send = true
 			r.rec.Topic = cmp.Or(r.ToTopic, r.rec.Topic)
 			r.rec.Headers = append(r.rec.Headers, cdc.Header{Key: relay.OriginHeader, Value: []byte(relay.OriginReplay)})
-			r.look(ctx)
+			r.about(ctx)
 		default:
 			r.report.NoRecord++
 		}
 		r.Progress("replaying", int64(r.feed.Taken())+1, r.report.Matched)
 	}
-	if r.to == nil { // a dry run
-		if send {
-			r.report.Topics[r.rec.Topic]++
-		}
-		r.feed.Acknowledge(r.feed.Take(row))
-		return nil
-	}
-	if send {
-		if err := r.wait(ctx, r.turn(), r.room); err != nil {
+	switch {
+	case !send:
+		r.feed.Take(row)
+	case r.to.Sink == nil: // a dry run
+		r.report.Topics[r.rec.Topic]++
+		r.feed.Take(row)
+	default:
+		if err := r.to.Wait(ctx, r.turn(), r.to.Room); err != nil {
 			return err
 		}
+		r.to.Send(&r.rec, published{r.feed.Take(row), ev.Row.Relation})
 	}
-	number := r.feed.Take(row)
-	r.tracker.Begin(time.Now())
-	if send {
-		ticket := r.tracker.Add(r.rec.Size())
-		ticket.Row, ticket.Table = uint32(number), ev.Row.Relation
-		r.to.Send(&r.rec, ticket)
-	}
-	return r.tracker.Commit(number)
+	return nil
 }
 
-// look counts the key of the record, and warns of its topic.
-func (r *replay) look(ctx context.Context) {
+// safe is the newest number of the feed such that its row and all before it are acknowledged, or gave no record.
+func (r *replay) safe() cdc.Position {
+	if oldest, ok := r.to.Oldest(); ok {
+		return oldest.number - 1
+	}
+	return r.feed.Taken()
+}
+
+// passed notes how far the replay is, and writes it down now and then.
+func (r *replay) passed() error {
+	if r.feed.Acknowledge(r.safe()) && r.to.Sink != nil && time.Since(r.saved) >= saveEvery {
+		return r.save()
+	}
+	return nil
+}
+
+// about counts the key of the record, and warns of its topic.
+func (r *replay) about(ctx context.Context) {
 	if key := r.rec.Key; key != nil && len(r.keys) < maxKeys {
 		before := len(r.keys)
 		r.keys[maphash.Bytes(r.seed, key)] = struct{}{}
@@ -369,84 +383,18 @@ func (r *replay) turn() time.Time {
 	return at
 }
 
-func (r *replay) room() bool {
-	events, bytes := r.tracker.InFlight()
-	return events < r.Window.Events && bytes < int(r.Window.Bytes)
-}
-
-func (r *replay) landed() bool {
-	events, _ := r.tracker.InFlight()
-	return events == 0
-}
-
-// quiet reports whether nothing will be acknowledged any more: what is sent waits behind a refused record.
-func (r *replay) quiet() bool {
-	open := 0
-	r.to.Pending(func(_ string, records int, _ error, closed bool) {
-		if !closed {
-			open += records
-		}
-	})
-	return open == 0
-}
-
-// wait takes acknowledgements until at is over and ready is true. If it is not ready for long, the
-// snapshot of the database is freed, unless another reading could not go on behind this one.
-func (r *replay) wait(ctx context.Context, at time.Time, ready func() bool) error {
-	for {
-		if err := r.collect(); err != nil {
-			return err
-		}
-		left, is := time.Until(at), ready()
-		if left <= 0 && is {
-			return r.collect() // what ended before ready looked
-		}
-		r.rows(ctx, is)
-		if left <= 0 || left > time.Second {
-			left = time.Second
-		}
-		timer := time.NewTimer(left)
-		select {
-		case <-ctx.Done():
-		case <-r.to.Wake():
-		case <-timer.C:
-			if why := r.to.Stalled(); why != nil && why.Error() != r.told {
-				r.told = why.Error()
-				r.Say("waiting: " + r.told)
-			}
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
+// ended takes the end of a record.
+func (r *replay) ended(of published, a *cdc.Ack) error {
+	if a.Err == nil {
+		r.report.Published++
+		r.report.Topics[a.Topic]++
+		return nil
 	}
-}
-
-// collect takes what the sink has ended, and writes down how far the replay is.
-func (r *replay) collect() (err error) {
-	r.acks = r.to.Acks(r.acks[:0])
-	for i := range r.acks {
-		a := &r.acks[i]
-		if a.Err != nil {
-			bad := &relay.BadEvent{EventID: a.EventID, Table: a.Ticket.Table, Topic: a.Topic, Err: a.Err}
-			if refusal, ok := errors.AsType[*cdc.Refusal](a.Err); ok {
-				bad.Because = refusal.Reason
-			}
-			if stop := r.skip(bad); stop != nil {
-				err = cmp.Or(err, stop)
-				continue
-			}
-			r.to.PassOver(a.Topic, nil)
-		} else {
-			r.report.Published++
-			r.report.Topics[a.Topic]++
-		}
-		r.tracker.Ack(a.Ticket)
+	bad := &relay.BadEvent{EventID: a.EventID, Table: of.table, Topic: a.Topic, Err: a.Err}
+	if refusal, ok := errors.AsType[*cdc.Refusal](a.Err); ok {
+		bad.Because = refusal.Reason
 	}
-	if r.feed.Acknowledge(r.tracker.Safe()) && time.Since(r.saved) >= saveEvery {
-		err = errors.Join(err, r.save())
-	}
-	return err
+	return r.skip(bad)
 }
 
 // skip passes over a bad event, or returns why the replay ends at it.
