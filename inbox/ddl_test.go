@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,7 +75,8 @@ func TestThePackageNeedsNoClientOfKafka(t *testing.T) {
 	deps := strings.Fields(string(out))
 	for _, dep := range deps {
 		host, _, _ := strings.Cut(dep, "/")
-		ours := strings.HasPrefix(dep, "github.com/walpost/walpost/inbox") || dep == "github.com/walpost/walpost/internal/anytx"
+		own, isOurs := strings.CutPrefix(dep, "github.com/walpost/walpost/")
+		ours := isOurs && slices.Contains([]string{"inbox", "internal/anytx", "internal/backoff"}, own)
 		pgx := strings.HasPrefix(dep, "github.com/jackc/") || strings.HasPrefix(dep, "golang.org/x/text/")
 		if strings.Contains(host, ".") && !ours && !pgx {
 			t.Errorf("the package needs %s", dep)

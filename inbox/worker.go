@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/internal/backoff"
 )
 
 // A Worker handles stored messages. Any number of workers of any number of processes share the
@@ -41,7 +42,7 @@ type Worker[T any] struct {
 	HandlerTimeout time.Duration
 
 	// The pause after a failed attempt doubles from BackoffMin (1 s by default) to BackoffMax (5 min by
-	// default), with jitter of a half.
+	// default). Chance takes away up to a half of it.
 	BackoffMin, BackoffMax time.Duration
 
 	Poll  time.Duration // the pause after finding no message; 1 s by default
@@ -114,13 +115,7 @@ func or(d, byDefault time.Duration) time.Duration {
 
 // pause returns the pause after an attempt.
 func (w *Worker[T]) pause(attempt int) time.Duration {
-	d, most := or(w.BackoffMin, time.Second), or(w.BackoffMax, 5*time.Minute)
-	for range attempt - 1 {
-		if d *= 2; d >= most {
-			break
-		}
-	}
-	return jitter(min(d, most))
+	return backoff.Backoff{Min: or(w.BackoffMin, time.Second), Max: or(w.BackoffMax, 5*time.Minute)}.Pause(attempt)
 }
 
 // claim locks the first pending message of a lane after the lane $2, if the message is due and not

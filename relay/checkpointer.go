@@ -7,6 +7,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
 
@@ -14,10 +15,12 @@ const (
 	saveEvery  = time.Second            // the least time between two records while acknowledgements arrive
 	idleEvery  = 10 * time.Second       // the same while none arrive
 	saveLimit  = time.Minute            // for one write of a checkpoint
-	saveRetry  = 500 * time.Millisecond // after the first failed write; doubles up to saveSlow
-	saveSlow   = 10 * time.Second
-	removeWait = 10 * time.Second // after a failed removal
+	haltRetry  = 500 * time.Millisecond // after a failed write of a halt
+	removeWait = 10 * time.Second       // after a failed removal
 )
+
+// saveAgain spaces out the writes of a record after a failed one.
+var saveAgain = backoff.Backoff{Min: 500 * time.Millisecond, Max: 10 * time.Second}
 
 // A checkpointer decides when a checkpoint is written, and knows which one is durable. Its methods
 // and fields belong to the loop's goroutine. Another goroutine does the writing, one write at a
@@ -187,7 +190,7 @@ func (c *checkpointer) save(now time.Time) {
 func (c *checkpointer) failed(err error) {
 	now := time.Now()
 	c.failure, c.active = err.Error(), true
-	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.failing.Times, 8)))
+	c.retry = now.Add(saveAgain.Pause(c.failing.Times + 1))
 	c.noteError(err, &c.failing)
 	c.failing.Fault(now, c.log.Warn()).Err(err).Str(cdc.Identity{Poll: c.durable.Poll}.At(c.durable.LSN)).
 		Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
@@ -197,7 +200,7 @@ func (c *checkpointer) failed(err error) {
 func (c *checkpointer) saveHalt() {
 	halt := c.halts.all[0]
 	c.write(halt.Key(), halt.Encode(), func(err error) {
-		if c.halts.tried(err, saveRetry); err != nil {
+		if c.halts.tried(err, haltRetry); err != nil {
 			c.noteError(fmt.Errorf("write halt %s: %w", halt.Token, err), nil)
 		}
 	})

@@ -4,20 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/advice"
+	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/records"
 	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
-const (
-	minBackoff = 100 * time.Millisecond
-	maxBackoff = 30 * time.Second
-)
+// connectAgain spaces out the attempts to get a session.
+var connectAgain = backoff.Backoff{Min: 100 * time.Millisecond, Max: 30 * time.Second}
 
 // A connector gets sessions for the loop.
 type connector struct {
@@ -119,15 +117,13 @@ func (c *connector) unused(a *attempt) {
 }
 
 // pause waits before the next attempt. It does not wait before the first one after a session that
-// worked. Then the wait doubles each time, and chance shortens it by up to a half.
+// worked.
 func (c *connector) pause(ctx context.Context) error {
 	if c.tries == 0 {
 		return nil
 	}
-	d := min(maxBackoff, minBackoff<<min(c.tries-1, 30))
 	c.now = time.Now()
-	until := c.now.Add(d - time.Duration(rand.Float64()*float64(d)/2))
-	return c.l.settle(ctx, until, func() bool { return false })
+	return c.l.settle(ctx, c.now.Add(connectAgain.Pause(c.tries)), func() bool { return false })
 }
 
 // refused takes the error of an attempt. It returns nil if another attempt can help.

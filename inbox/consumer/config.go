@@ -79,7 +79,7 @@ type Config struct {
 	// failures of a message because of a deadline do not count.
 	HandlerTimeout time.Duration
 	// The pauses between attempts double from BackoffMin (200 ms by default) to BackoffMax (10 s by
-	// default), with jitter.
+	// default). Chance takes away up to a half of each.
 	BackoffMin, BackoffMax time.Duration
 
 	// Buffer and BufferBytes are how many messages, and bytes, the Consumer holds that are received and

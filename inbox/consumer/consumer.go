@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -23,6 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/backoff"
 )
 
 // A Consumer consumes topics as one member of a group. Make it with New, and call Run once.
@@ -333,8 +333,8 @@ func (c *Consumer) failed(w *work, err error) {
 
 // later frees lanes after the pause that the item's failures demand.
 func (c *Consumer) later(it *item, lanes ...*lane) {
-	pause := backoff(it.failures.All, c.cfg.BackoffMin, c.cfg.BackoffMax)
-	time.AfterFunc(pause/2+rand.N(pause/2+1), func() {
+	again := backoff.Backoff{Min: c.cfg.BackoffMin, Max: c.cfg.BackoffMax}
+	time.AfterFunc(again.Pause(it.failures.All), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, l := range lanes {
@@ -342,18 +342,6 @@ func (c *Consumer) later(it *item, lanes ...*lane) {
 		}
 		c.dispatch()
 	})
-}
-
-// backoff returns the pause after a number of failures, without jitter.
-func backoff(failures int, least, most time.Duration) time.Duration {
-	pause := least
-	for ; failures > 1; failures-- {
-		if pause > most/2 {
-			return most
-		}
-		pause *= 2
-	}
-	return pause
 }
 
 // write writes a dead letter. The message is finished when the brokers have acknowledged the letter.

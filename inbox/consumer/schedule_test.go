@@ -3,10 +3,8 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/walpost/walpost/inbox"
 )
@@ -192,27 +190,4 @@ func simulate(t *testing.T, seed uint64) (ok bool) {
 		}
 	}
 	return true
-}
-
-// A message can fail for days. Its pause stays at the longest one.
-func TestThePauseDoublesUntilItIsTheLongest(t *testing.T) {
-	for _, limits := range [][2]time.Duration{
-		{time.Nanosecond, time.Hour},
-		{200 * time.Millisecond, 10 * time.Second},
-		{5 * time.Second, time.Minute},
-		{time.Second, math.MaxInt64},
-	} {
-		least, most := limits[0], limits[1]
-		want := least
-		for failures := 1; failures < 200; failures++ {
-			if got := backoff(failures, least, most); got != want {
-				t.Fatalf("from %s to %s: the pause after %d failures is %s, want %s", least, most, failures, got, want)
-			}
-			if want > most/2 {
-				want = most
-			} else {
-				want *= 2
-			}
-		}
-	}
 }

@@ -1,4 +1,4 @@
-// Package backoff spaces out the attempts of whoever tries again.
+// Package backoff is the one way in walpost to space out attempts: the pauses double, and they have jitter.
 package backoff
 
 import (
@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// A Backoff doubles the pause with each failure, from Min to Max. It has no state: who tries again counts the failures,
-// and begins anew by beginning to count anew.
+// A Backoff doubles the pause with each failure in a row, from Min to Max. A Min above Max counts as Max. A Backoff has no
+// state: the caller counts the failures, and starts counting again after a success.
 type Backoff struct {
 	Min, Max time.Duration
 }
 
-// Pause is the pause after so many failures in a row, from 1. Chance takes away up to a half, so that those who failed
-// together don't try again together.
+// Pause is the pause after so many failures, from 1. Chance takes away up to a half, so that those who failed together don't
+// try again together.
 func (b Backoff) Pause(failures int) time.Duration {
 	d := b.Limit(failures)
 	return d - rand.N(d/2+1)
 }
 
-// Limit is the most that Pause returns.
+// Limit is the most that Pause returns. Use it where there's nothing to spread.
 func (b Backoff) Limit(failures int) time.Duration {
-	d := b.Min
+	d := min(b.Min, b.Max)
 	for ; failures > 1 && d < b.Max; failures-- {
 		if d > b.Max/2 {
 			return b.Max

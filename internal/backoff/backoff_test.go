@@ -11,10 +11,11 @@ func TestThePauseDoublesUpToItsMost(t *testing.T) {
 		{time.Second, 10 * time.Second},
 		{time.Second, 8 * time.Second},
 		{time.Second, time.Second},
+		{time.Minute, time.Second},
 		{time.Second, math.MaxInt64},
 		{1, math.MaxInt64},
 	} {
-		want := float64(b.Min)
+		want := float64(min(b.Min, b.Max))
 		for failures := 1; failures < 200; failures++ {
 			limit := b.Limit(failures)
 			if float64(limit) != math.Min(want, float64(b.Max)) {
@@ -25,8 +26,8 @@ func TestThePauseDoublesUpToItsMost(t *testing.T) {
 			}
 			want *= 2
 		}
-		if got := b.Limit(0); got != b.Min {
-			t.Errorf("%+v without a failure: %s, want %s", b, got, b.Min)
+		if got := b.Limit(0); got != min(b.Min, b.Max) {
+			t.Errorf("%+v without a failure: %s", b, got)
 		}
 	}
 }

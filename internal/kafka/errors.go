@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -45,22 +45,19 @@ func Reason(topic string, err error) error {
 	return fmt.Errorf("topic %s: %w", topic, err)
 }
 
-const (
-	firstPause = 50 * time.Millisecond
-	lastPause  = time.Second
-)
+// Retry spaces out the attempts to reach the brokers.
+var Retry = backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 
-// Backoff is the pause before the next attempt. It is zero before the first.
-type Backoff time.Duration
+// Backoff is how many attempts in a row have failed. Set it to zero after a success.
+type Backoff int
 
-// Next is how long to wait, which grows with each call. The jitter keeps many from asking at the same time.
+// Next counts another failure, and returns how long to wait.
 func (b *Backoff) Next() time.Duration {
-	d := min(max(2*time.Duration(*b), firstPause), lastPause)
-	*b = Backoff(d)
-	return d/2 + rand.N(d/2+1)
+	*b++
+	return Retry.Pause(int(*b))
 }
 
-// Sleep waits for the next pause. It returns false if ctx has ended.
+// Sleep counts another failure, and waits. It returns false if ctx has ended.
 func (b *Backoff) Sleep(ctx context.Context) bool {
 	return wait.For(ctx, b.Next())
 }

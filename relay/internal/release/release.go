@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
@@ -35,10 +36,11 @@ const (
 	stuckRest   = 30 * time.Second // and its key waits
 	lastEvents  = 100              // with so many events left, reading pauses until the key is free
 	pauseFor    = time.Second      // at most
-	pauseAgain  = time.Second      // after a pause in which a key did not become free; doubles up to pauseRare
-	pauseRare   = 2 * time.Minute
-	fetchAgain  = time.Second // after letters could not be read
+	fetchAgain  = time.Second      // after letters could not be read
 )
+
+// pauseAgain is the time after a pause of the loop, which grows while no key becomes free in the pauses.
+var pauseAgain = backoff.Backoff{Min: time.Second, Max: 2 * time.Minute}
 
 // OriginHeader is a header of every record that does not come straight from the stream. Origin is its
 // value for an event that was parked.
@@ -266,7 +268,7 @@ func (p *Releaser) pause() {
 		if p.pauses++; !wanted {
 			p.pauses = 0
 		}
-		p.pauseAt = now.Add(min(pauseRare, pauseAgain<<min(p.pauses, 10)))
+		p.pauseAt = now.Add(pauseAgain.Limit(p.pauses + 1))
 	case !p.Pausing && wanted && !now.Before(p.pauseAt):
 		p.Pausing, p.pauseEnd = true, now.Add(pauseFor)
 	}
