@@ -174,7 +174,6 @@ func (s *shutdown) drain(stop <-chan struct{}, until time.Time) error {
 		}
 		_, open := s.l.waiting()
 		open += s.l.parker.writing()
-		sent := s.sentAside()
 		if err := s.l.tick(time.Now()); err != nil {
 			if bad, ok := errors.AsType[*BadEvent](err); ok {
 				s.anotherBad(bad)
@@ -185,8 +184,11 @@ func (s *shutdown) drain(stop <-chan struct{}, until time.Time) error {
 			}
 			continue
 		}
-		if open == 0 && s.sentAside() == sent { // and tick has taken the acknowledgements
-			return nil
+		if open == 0 {
+			if len(s.l.acks)+len(s.l.parker.appended) == 0 { // so tick has sent nothing
+				return nil
+			}
+			continue
 		}
 		s.l.connector.free() // another session would be of no use: nothing is read any more
 		s.l.wait(stop, until)
@@ -201,9 +203,6 @@ func (s *shutdown) drain(stop <-chan struct{}, until time.Time) error {
 	}
 	return nil
 }
-
-// sentAside is how many records the loop sent while it took acknowledgements.
-func (s *shutdown) sentAside() uint64 { return s.buried + s.l.parker.sentAside() }
 
 // anotherBad logs a bad event that was found while the relay was about to end. The run ends with
 // the first one.

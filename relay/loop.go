@@ -142,7 +142,7 @@ func (l *loop) full() bool {
 // fly begins to count from start, and forgets what was counted before.
 func (l *loop) fly(start cdc.Position) {
 	l.flight = l.flight.Next(start)
-	l.parker.parks, l.parker.void, l.parker.read = false, false, parking.Place{}
+	l.parker.parkingFlight = parkingFlight{}
 	l.checkpointer.sent, l.checkpointer.frozen = l.flight.Sent, false
 }
 

@@ -23,7 +23,7 @@ func (p *parker) key(rel *cdc.Relation, rec *cdc.Record, bad *BadEvent) (parking
 		return parking.Key{}, false
 	}
 	table := p.tableOf(rel)
-	if bad == nil && !p.backlog.Knows(table, rec.Key) {
+	if bad == nil && !p.Backlog.Knows(table, rec.Key) {
 		return parking.Key{}, false
 	}
 	return parking.Key{Table: table, Key: string(rec.Key)}, true
@@ -37,14 +37,14 @@ func (p *parker) tableOf(rel *cdc.Relation) string {
 	if rel == nil {
 		return p.name
 	}
-	return p.backlog.Table(p.found.SystemID, rel.ID, p.name)
+	return p.Backlog.Table(p.found.SystemID, rel.ID, p.name)
 }
 
 // event decides what an event gets that the router made l.rec of, or refused with bad. It is number
 // row of the transaction at commit; commit is 0 for a row of the table. If the event is parked,
 // l.rec is its letter afterwards.
 func (p *parker) event(ev *cdc.Event, bad *BadEvent, commit cdc.Position, row int) (parking.Verdict, error) {
-	if !p.on() || bad == nil && p.backlog.Empty() {
+	if !p.on() || bad == nil && p.Backlog.Empty() {
 		return parking.Deliver, nil
 	}
 	parks := bad != nil && p.cfg.Poison.Parks(bad.Because, "")
@@ -66,7 +66,7 @@ func (p *parker) event(ev *cdc.Event, bad *BadEvent, commit cdc.Position, row in
 		letter = p.names().RecordLetter(cause, &rec)
 	}
 	at := p.place(commit, row)
-	verdict := p.backlog.Judge(key, letter.Token, p.found.SystemID, at)
+	verdict := p.Backlog.Judge(key, letter.Token, p.found.SystemID, at)
 	if verdict == parking.Deliver && parks {
 		if commit == 0 {
 			bad.Keyless = true
@@ -112,9 +112,9 @@ func (p *parker) letter(letter *deadletter.Letter, bad *BadEvent, at parking.Pla
 		bad.Err = errors.Join(bad.Err, err)
 		return nil, bad
 	}
-	p.backlog.Expect(letter)
+	p.Backlog.Expect(letter)
 	p.parks = true
-	if p.letters++; bad.Because != deadletter.Behind {
+	if bad.Because != deadletter.Behind {
 		p.parked++
 		p.st.NewestParked = badevent.NewestFirst(p.st.NewestParked, letter, p.now)
 	}
@@ -186,7 +186,7 @@ func (p *parker) ready(e *parking.Entry) bool {
 // that begins above the limit reads on up to the first event that is to be parked and that is not, and
 // at least past all that was parked before.
 func (p *parker) waits() bool {
-	return p.on() && p.parks && p.backlog.Exceeds(p.cfg.Poison.ParkLimit) && !p.read.Before(p.ahead)
+	return p.on() && p.parks && p.Backlog.Exceeds(p.cfg.Poison.ParkLimit) && !p.read.Before(p.ahead)
 }
 
 // LimitReached is why a relay reads nothing more: more is parked than delivery.park_limit allows.
@@ -211,10 +211,10 @@ func (p *parker) stalled() error {
 	case !p.on():
 		return nil
 	case p.waits():
-		return &LimitReached{p.backlog.Counts(), p.cfg.Poison.ParkLimit}
+		return &LimitReached{p.Backlog.Counts(), p.cfg.Poison.ParkLimit}
 	}
 	err := cmp.Or(p.cfg.Parking.Stalled(), p.Stalled())
-	if err == nil && p.failed != nil && !p.backlog.Empty() {
+	if err == nil && p.failed != nil && !p.Backlog.Empty() {
 		err = fmt.Errorf("the topic of parked events cannot be read: %w", p.failed)
 	}
 	return err

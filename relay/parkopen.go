@@ -33,7 +33,7 @@ type opening struct {
 func (p *parker) openTopic(ctx context.Context, why string) error {
 	anchor := p.checkpointer.durable.Parking
 	switch needed := p.cfg.Poison.Policies.Park() || anchor != nil && anchor.Open > 0; {
-	case p.cfg.Parking == nil || p.backlog == nil && !needed:
+	case p.cfg.Parking == nil || !p.on() && !needed:
 		return nil
 	case p.opened && why == "" && p.cfg.Parking.Broken() == nil:
 		return nil
@@ -71,8 +71,8 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 		case o.err == nil:
 			p.take(o, resumes)
 			p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be opened again")
-			if c := p.backlog.Counts(); c.Events > 0 && !resumes {
-				p.log.Warn().Int("keys", c.Keys).Int("events", c.Events).Time("oldest", parking.Since(p.backlog.Oldest(1))).Msg("events are parked")
+			if c := p.Backlog.Counts(); c.Events > 0 && !resumes {
+				p.log.Warn().Int("keys", c.Keys).Int("events", c.Events).Time("oldest", parking.Since(p.Backlog.Oldest(1))).Msg("events are parked")
 			}
 			return nil
 		}
@@ -103,14 +103,14 @@ func (p *parker) reopen(ctx context.Context) error {
 
 // reset forgets what was parked, because another process may have changed it.
 func (p *parker) reset() {
-	p.void, p.ahead = true, parking.Place{}
-	p.backlog, p.known, p.next, p.wrote, p.following, p.lost, p.failed = parking.New(p.cfg.Name), false, 0, 0, false, nil, nil
-	if p.Releaser != nil {
-		p.Reset(p.backlog)
+	p.void, p.parkingRead = true, parkingRead{}
+	backlog := parking.New(p.cfg.Name)
+	if p.on() {
+		p.Reset(backlog)
 		return
 	}
 	p.Releaser = &release.Releaser{
-		Backlog: p.backlog, Topic: writer{p}, Sink: p.sink, Route: p.router.Route, Log: p.log,
+		Backlog: backlog, Topic: writer{p}, Sink: p.sink, Route: p.router.Route, Log: p.log,
 		Beside: func(work func(context.Context) func()) { p.beside(func() func() { return work(p.background) }) },
 		Note:   p.noteLost, Works: func() bool { return p.sess != nil && p.opened && !p.ending() },
 		TopicName: p.cfg.Poison.ParkingTopic, Name: p.cfg.Name, Version: p.cfg.Poison.Version,
@@ -233,13 +233,13 @@ func (p *parker) take(o *opening, resumes bool) {
 	if resumes {
 		p.add(o.items)
 	} else {
-		p.backlog, p.Backlog = o.backlog, o.backlog
+		p.Backlog = o.backlog
 		p.damaged(0)
 		for _, other := range o.others.Strangers() {
 			p.log.Warn().Str("relay", other.Relay).Int("keys", other.Keys).Int("events", other.Events).Str("hint", other.Hint()).Msg(other.String())
 		}
-		for _, key := range p.backlog.Keys() {
-			for _, e := range p.backlog.Entries(key) {
+		for _, key := range p.Backlog.Keys() {
+			for _, e := range p.Backlog.Entries(key) {
 				if e.SystemID == p.found.SystemID && p.ahead.Before(e.Place) {
 					p.ahead = e.Place
 				}

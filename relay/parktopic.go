@@ -31,49 +31,57 @@ const (
 type parker struct {
 	parts
 	l *loop
+	// Releaser has what is parked, in its Backlog. It's nil if nothing can be parked.
 	*release.Releaser
-	backlog *parking.Backlog // nil if nothing can be parked
-	opened  bool             // this process is the writer, and backlog has all that is parked
-	known   bool             // backlog had all that is parked once, and goes on from there
-	id      string           // of the topic
-	sent    int              // letters that are not acknowledged
-	read    parking.Place    // of the newest event of the flight
-	ahead   parking.Place    // of the newest event that was parked when the topic was opened
-	parks   bool             // the flight has parked an event that was not parked before
-	void    bool             // the flight is over, and its events come again in the next one
+	parkingFlight
+	parkingRead
 
-	next      int64 // offset up to which the topic is read
-	wrote     int64 // offset behind the newest record that this process wrote
-	following bool  // a reading has not ended
-	due       time.Time
-	failing   recent.Edge
-	failed    error              // of the newest reading
-	lost      error              // the topic has lost records
-	durable   *checkpoint.Record // when dropped events were forgotten last
-
-	trimmed  int64 // offset before which the topic was trimmed, or is being trimmed
+	opened   bool   // this process is the writer, and Backlog has all that is parked
+	id       string // of the topic
+	sent     int    // letters that are not acknowledged
 	appended []cdc.Appended
-	held     []cdc.Pending // what was to be appended while the topic was not open
+	held     []cdc.Pending      // what was to be appended while the topic was not open
+	trimmed  int64              // offset before which the topic was trimmed, or is being trimmed
+	durable  *checkpoint.Record // when dropped events were forgotten last
+	due      time.Time          // of the next look for requests
+	failing  recent.Edge
 
 	rel  *cdc.Relation // whose name is name
 	name string
 
 	counted time.Time // when Status got what is parked
-	letters uint64    // that were made
 	parked  uint64    // bad events whose key was parked
 	told    recent.Told
 }
 
+// A parkingFlight is what the parker knows of the present flight. The next one begins anew.
+type parkingFlight struct {
+	read  parking.Place // of the newest event
+	parks bool          // an event was parked that was not parked before
+	void  bool          // the flight is over, and its events come again in the next one
+}
+
+// A parkingRead is how far the topic is read. It begins anew when another process may have changed the topic.
+type parkingRead struct {
+	known     bool          // Backlog had all that is parked once, and goes on from there
+	next      int64         // offset up to which the topic is read
+	wrote     int64         // offset behind the newest record that this process wrote
+	ahead     parking.Place // of the newest event that was parked when the topic was opened
+	following bool          // a reading has not ended
+	failed    error         // of the newest reading
+	lost      error         // the topic has lost records
+}
+
 // on reports whether keys can be parked, or are.
-func (p *parker) on() bool { return p.backlog != nil }
+func (p *parker) on() bool { return p.Releaser != nil }
 
 // add takes over records that were read from the topic. The backlog has what this process wrote before
 // p.wrote, and some of that is closed.
 func (p *parker) add(items []parking.Item) {
-	before := p.backlog.Damaged
+	before := p.Backlog.Damaged
 	for _, it := range items {
 		if it.Offset >= p.wrote || it.IsRequest() {
-			p.backlog.Add(it)
+			p.Backlog.Add(it)
 		}
 	}
 	p.damaged(before)
@@ -81,19 +89,19 @@ func (p *parker) add(items []parking.Item) {
 
 // damaged reports records that cannot be read.
 func (p *parker) damaged(before int) {
-	if p.backlog.Damaged > before {
-		p.noteError(fmt.Errorf("the topic of parked events has damaged records: %w", p.backlog.Problem), nil)
-		p.log.Error().Err(p.backlog.Problem).Int("records", p.backlog.Damaged).
+	if p.Backlog.Damaged > before {
+		p.noteError(fmt.Errorf("the topic of parked events has damaged records: %w", p.Backlog.Problem), nil)
+		p.log.Error().Err(p.Backlog.Problem).Int("records", p.Backlog.Damaged).
 			Msg("records of the topic of parked events cannot be read, and are ignored: walpost verify lists the rows whose events are in no topic")
 	}
 }
 
 // anchor is what a checkpoint records of the topic: nil if there is nothing to come back to.
 func (p *parker) anchor() *cdc.Anchor {
-	if p.backlog.Empty() && !p.cfg.Poison.Policies.Park() {
+	if p.Backlog.Empty() && !p.cfg.Poison.Policies.Park() {
 		return nil
 	}
-	return &cdc.Anchor{Topic: p.cfg.Poison.ParkingTopic, ID: p.id, Offset: p.backlog.Anchor(p.next), Open: p.backlog.Written()}
+	return &cdc.Anchor{Topic: p.cfg.Poison.ParkingTopic, ID: p.id, Offset: p.Backlog.Anchor(p.next), Open: p.Backlog.Written()}
 }
 
 // anchored reports whether the durable record names the topic, so that the next start reads it. Before,
@@ -144,7 +152,7 @@ func (p *parker) collect() (bad *cdc.Ack, err error) {
 		switch {
 		case a.Err == nil:
 			if p.known && a.Offset >= p.wrote { // otherwise the backlog has it from a reading, or will
-				p.backlog.Add(parking.Written(a.Record, a.Offset))
+				p.Backlog.Add(parking.Written(a.Record, a.Offset))
 				p.wrote = a.Offset + 1
 			}
 			p.ended(a.Ticket)
@@ -177,11 +185,11 @@ func (p *parker) follow() error {
 	switch {
 	case p.lost != nil:
 		return p.lost
-	case !p.on() || !p.opened || p.following || p.now.Before(p.due) || p.backlog.Empty() && p.next >= p.wrote:
+	case !p.on() || !p.opened || p.following || p.now.Before(p.due) || p.Backlog.Empty() && p.next >= p.wrote:
 		return nil
 	}
 	p.following = true
-	from, backlog := p.next, p.backlog
+	from, backlog := p.next, p.Backlog
 	p.beside(func() func() {
 		var items []parking.Item
 		state, err := p.cfg.Parking.Read(p.background, from, func(rec *kgo.Record) bool {
@@ -189,7 +197,7 @@ func (p *parker) follow() error {
 				batch := items
 				items = nil
 				p.report(func() {
-					if backlog == p.backlog {
+					if backlog == p.Backlog {
 						p.add(batch)
 					}
 				})
@@ -197,7 +205,7 @@ func (p *parker) follow() error {
 			return p.background.Err() == nil
 		})
 		return func() {
-			if backlog != p.backlog {
+			if backlog != p.Backlog {
 				return
 			}
 			p.add(items)
@@ -242,7 +250,7 @@ func (p *parker) advance() error {
 	}
 	if d := p.checkpointer.durable; d != p.durable {
 		p.durable = d
-		p.backlog.Forget(p.passed)
+		p.Backlog.Forget(p.passed)
 		p.trim()
 	}
 	if !p.opened {
@@ -293,7 +301,7 @@ func (r *Relay) ParkedEvents(ctx context.Context) (ids []string, err error) {
 		case l.sess == nil || p.on() && !p.opened || p.lost != nil:
 			err = ErrParkedUnknown
 		case p.on():
-			p.backlog.IDs(func(id string) { ids = append(ids, id) })
+			p.Backlog.IDs(func(id string) { ids = append(ids, id) })
 		}
 	}
 	select {
@@ -305,10 +313,9 @@ func (r *Relay) ParkedEvents(ctx context.Context) (ids []string, err error) {
 	}
 }
 
-// busy is how many results and released events are sent and not acknowledged, and sentAside how many
-// records the parker has sent.
+// busy is how many results and released events are sent and not acknowledged.
 func (p *parker) busy() int {
-	if p.Releaser == nil {
+	if !p.on() {
 		return 0
 	}
 	return p.Busy()
@@ -316,15 +323,8 @@ func (p *parker) busy() int {
 
 // writing is how many records wait for the topic of parked events and can still be written.
 func (p *parker) writing() int {
-	if p.Releaser == nil || !p.opened || p.cfg.Parking.Broken() != nil {
+	if !p.on() || !p.opened || p.cfg.Parking.Broken() != nil {
 		return 0
 	}
 	return p.sent + p.Writing
-}
-
-func (p *parker) sentAside() uint64 {
-	if p.Releaser == nil {
-		return 0
-	}
-	return p.letters + p.Sent
 }

@@ -75,7 +75,7 @@ func (l *loop) publish() {
 	case !p.known || at.stage == atWait: // the other process knows better
 		st.Parked, st.OldestParked = parking.Counts{}, nil
 	case l.now.Sub(p.counted) >= recent.ListEvery || l.ending():
-		p.counted, st.Parked, st.OldestParked = l.now, p.backlog.Counts(), p.backlog.Oldest(badevent.Newest)
+		p.counted, st.Parked, st.OldestParked = l.now, p.Backlog.Counts(), p.Backlog.Oldest(badevent.Newest)
 	}
 	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed

@@ -63,7 +63,7 @@ type Sink interface {
 }
 
 // A Releaser releases keys. All its methods are called by the relay's loop. Its exported fields are
-// set once, but Sent, Writing and Pausing, which only the Releaser sets.
+// set once, but Writing and Pausing, which only the Releaser sets, and Backlog.
 type Releaser struct {
 	Backlog *parking.Backlog
 	Topic   Topic
@@ -76,17 +76,16 @@ type Releaser struct {
 
 	TopicName, Name, Version string
 
-	Sent    uint64 // records that were sent, or appended to the topic
-	Writing int    // records of the topic that are not acknowledged
-	Pausing bool   // the loop is to read nothing, so that a key becomes free
+	Writing int  // records of the topic that are not acknowledged
+	Pausing bool // the loop is to read nothing, so that a key becomes free
 
 	now      Now
 	rounds   map[parking.Key]*round
 	dropping map[parking.Key]bool
 	resting  map[parking.Key]time.Time // keys whose topic takes nothing
 	sent     map[uint64]*released      // what is sent and not acknowledged, by Ticket.Tx
+	newest   uint64                    // of these numbers
 	fetching bool
-	resets   int       // how often Backlog was replaced
 	fetchAt  time.Time // no fetch before
 	failed   error     // of the newest fetch
 	missing  recent.Edge
@@ -147,7 +146,7 @@ func (p *Releaser) Reset(backlog *parking.Backlog) {
 		}
 	}
 	p.Writing = 0
-	p.Backlog, p.fetching, p.resets = backlog, false, p.resets+1
+	p.Backlog, p.fetching = backlog, false
 	p.rounds, p.dropping, p.resting, p.slow = nil, nil, nil, nil
 }
 
@@ -174,12 +173,12 @@ func (p *Releaser) ticket(rec *cdc.Record, what *released) cdc.Ticket {
 	if p.sent == nil {
 		p.sent = map[uint64]*released{}
 	}
-	p.Sent++
-	p.sent[p.Sent] = what
+	p.newest++
+	p.sent[p.newest] = what
 	if what.round != nil {
 		what.round.left++
 	}
-	return cdc.Ticket{Tx: p.Sent, Size: uint32(rec.Size())}
+	return cdc.Ticket{Tx: p.newest, Size: uint32(rec.Size())}
 }
 
 // Advance begins the rounds that can begin, and decides whether the loop reads on.
@@ -301,7 +300,7 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 		}
 	}
 	p.fetching = true
-	resets := p.resets
+	backlog := p.Backlog
 	p.Beside(func(ctx context.Context) func() {
 		letters := map[string]*deadletter.Letter{} // by token: another letter of an event can come meanwhile
 		var err error
@@ -323,7 +322,7 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 			}
 		}
 		return func() {
-			if resets == p.resets {
+			if backlog == p.Backlog { // otherwise Reset has begun anew
 				p.fetched(next, letters, err)
 			}
 		}
