@@ -104,17 +104,15 @@ func (p *parker) reopen(ctx context.Context) error {
 // reset forgets what was parked, because another process may have changed it.
 func (p *parker) reset() {
 	p.void, p.parkingRead = true, parkingRead{}
-	backlog := parking.New(p.cfg.Name)
-	if p.on() {
-		p.Reset(backlog)
-		return
+	if !p.on() {
+		p.Releaser = &release.Releaser{
+			Sink: p.sink, Route: p.router.Route, Log: p.log, Read: p.cfg.Parking.Read, Write: p.write,
+			Beside: func(work func(context.Context) func()) { p.beside(func() func() { return work(p.background) }) },
+			Note:   p.noteLost, Works: func() bool { return p.sess != nil && p.opened && !p.ending() },
+			TopicName: p.cfg.Poison.ParkingTopic, Name: p.cfg.Name, Version: p.cfg.Poison.Version,
+		}
 	}
-	p.Releaser = &release.Releaser{
-		Backlog: backlog, Topic: writer{p}, Sink: p.sink, Route: p.router.Route, Log: p.log,
-		Beside: func(work func(context.Context) func()) { p.beside(func() func() { return work(p.background) }) },
-		Note:   p.noteLost, Works: func() bool { return p.sess != nil && p.opened && !p.ending() },
-		TopicName: p.cfg.Poison.ParkingTopic, Name: p.cfg.Name, Version: p.cfg.Poison.Version,
-	}
+	p.Reset(parking.New(p.cfg.Name))
 }
 
 // errSuperseded is the error of a process that has lost the slot without knowing it.

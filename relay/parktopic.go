@@ -121,23 +121,17 @@ func (p *parker) writable() bool { return !p.on() || p.opened && p.anchored() }
 // append has a letter written. No position passes its event before the brokers have it.
 func (p *parker) append(letter *cdc.Record, ticket cdc.Ticket) {
 	p.sent++
-	writer{p}.Append(letter, ticket)
+	p.write(letter, ticket)
 }
 
-// A writer appends to the topic, but only while this process has opened it. An Open may have made it the only writer although
+// write appends to the topic, but only while this process has opened it. An Open may have made it the only writer although
 // another process has the slot.
-type writer struct{ *parker }
-
-func (w writer) Append(rec *cdc.Record, ticket cdc.Ticket) {
-	if w.opened {
-		w.cfg.Parking.Append(rec, ticket)
+func (p *parker) write(rec *cdc.Record, ticket cdc.Ticket) {
+	if p.opened {
+		p.cfg.Parking.Append(rec, ticket)
 	} else {
-		w.held = append(w.held, cdc.Pending{Record: rec, Ticket: ticket})
+		p.held = append(p.held, cdc.Pending{Record: rec, Ticket: ticket})
 	}
-}
-
-func (w writer) Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error) {
-	return w.cfg.Parking.Read(ctx, from, each)
 }
 
 // collect takes what the brokers have committed.

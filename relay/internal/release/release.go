@@ -49,12 +49,6 @@ const (
 	Origin       = "dead_letter"
 )
 
-// A Topic is the topic of parked events.
-type Topic interface {
-	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error)
-	Append(rec *cdc.Record, ticket cdc.Ticket)
-}
-
 // A Sink delivers records.
 type Sink interface {
 	Send(*cdc.Record, cdc.Ticket)
@@ -62,17 +56,19 @@ type Sink interface {
 	TakeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
 }
 
-// A Releaser releases keys. All its methods are called by the relay's loop. Its exported fields are
-// set once, but Writing and Pausing, which only the Releaser sets, and Backlog.
+// A Releaser releases keys. All its methods are called by the relay's loop, Reset first. Its exported fields
+// are set once, but Backlog, and Writing and Pausing, which only the Releaser sets.
 type Releaser struct {
 	Backlog *parking.Backlog
-	Topic   Topic
 	Sink    Sink
 	Route   func(*cdc.Event, *cdc.Record) (bool, error)
-	Beside  func(work func(context.Context) (report func())) // runs work beside the loop
-	Note    func(error)                                      // an error that is waited out
-	Works   func() bool                                      // this process holds the slot, and reads
-	Log     zerolog.Logger
+	// Read and Write are of the topic of parked events.
+	Read   func(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error)
+	Write  func(rec *cdc.Record, ticket cdc.Ticket)
+	Beside func(work func(context.Context) (report func())) // runs work beside the loop
+	Note   func(error)                                      // an error that is waited out
+	Works  func() bool                                      // this process holds the slot, and reads
+	Log    zerolog.Logger
 
 	TopicName, Name, Version string
 
@@ -145,9 +141,12 @@ func (p *Releaser) Reset(backlog *parking.Backlog) {
 			what.round.void = true
 		}
 	}
-	p.Writing = 0
-	p.Backlog, p.fetching = backlog, false
-	p.rounds, p.dropping, p.resting, p.slow = nil, nil, nil, nil
+	if p.sent == nil {
+		p.sent = map[uint64]*released{}
+	}
+	p.Backlog, p.Writing, p.fetching = backlog, 0, false
+	p.rounds, p.dropping = map[parking.Key]*round{}, map[parking.Key]bool{}
+	p.resting, p.slow = map[parking.Key]time.Time{}, map[parking.Key]bool{}
 }
 
 // Busy is how many records are sent and not acknowledged.
@@ -166,13 +165,10 @@ func (p *Releaser) Append(rec *cdc.Record, done func()) { p.append(rec, &release
 
 func (p *Releaser) append(rec *cdc.Record, what *released) {
 	p.Writing++
-	p.Topic.Append(rec, p.ticket(rec, what))
+	p.Write(rec, p.ticket(rec, what))
 }
 
 func (p *Releaser) ticket(rec *cdc.Record, what *released) cdc.Ticket {
-	if p.sent == nil {
-		p.sent = map[uint64]*released{}
-	}
 	p.newest++
 	p.sent[p.newest] = what
 	if what.round != nil {
@@ -201,9 +197,6 @@ func (p *Releaser) drop() {
 	for _, e := range p.Backlog.ToDrop(busy, dropAtOnce) {
 		if p.dropping[e.Key] {
 			continue // another event of the key is being dropped: one result after the other
-		}
-		if p.dropping == nil {
-			p.dropping = map[parking.Key]bool{}
 		}
 		p.dropping[e.Key] = true
 		p.Log.Warn().Str("token", e.Token).Str("id", e.ID).Str("table", e.Key.Table).Str("why", e.Why).Msg("a parked event is dropped, as walpost dead drop asked")
@@ -234,9 +227,6 @@ func (p *Releaser) unstick(r *round) {
 		return
 	}
 	r.stuck = true
-	if p.resting == nil {
-		p.resting = map[parking.Key]time.Time{}
-	}
 	p.resting[r.key] = p.now.Time.Add(stuckRest)
 	for topic := range r.topics {
 		p.Sink.TakeBack(topic, p.inRound(r))
@@ -306,7 +296,7 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 		var err error
 		for _, r := range pieces {
 			var read cdc.LogState
-			read, err = p.Topic.Read(ctx, r.first, func(rec *kgo.Record) bool {
+			read, err = p.Read(ctx, r.first, func(rec *kgo.Record) bool {
 				if _, ok := slices.BinarySearch(wanted, rec.Offset); ok {
 					if letter, _, err := deadletter.Decode(deadletter.Owned(rec)); err == nil && letter != nil {
 						letters[letter.Token] = letter
@@ -352,9 +342,6 @@ func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[st
 	}
 	for key, entries := range next {
 		r := &round{key: key, left: 1, topics: map[string]bool{}, moved: time.Now()}
-		if p.rounds == nil {
-			p.rounds = map[parking.Key]*round{}
-		}
 		p.rounds[key] = r
 		for _, e := range entries {
 			if !p.deliver(r, e, letters[e.Token]) {
@@ -393,14 +380,12 @@ func (p *Releaser) deliver(r *round, e *parking.Entry, letter *deadletter.Letter
 // again writes a letter for an event that cannot be delivered yet. The key stays parked, and nobody
 // tries again before an operator asks for it.
 func (p *Releaser) again(r *round, letter *deadletter.Letter, reason cdc.Reason, cause error) {
-	switch e := p.Backlog.Entry(letter.Token); {
-	case r.void || e == nil:
-		return
-	case e.Drop != 0: // so it is dropped once the round is over
+	e := p.Backlog.Entry(letter.Token)
+	if r.void || e == nil || e.Drop != 0 { // it is dropped once the round is over
 		return
 	}
 	next := *letter
-	next.First = p.Backlog.Entry(letter.Token).First
+	next.First = e.First
 	next.Reason, next.Attempts, next.Version = reason, letter.Attempts+1, p.Version
 	next.Error = (&badevent.Event{Err: cause}).Reason()
 	rec, err := next.Encode(p.TopicName)
@@ -481,9 +466,6 @@ func (p *Releaser) ended(r *round) {
 	case left == 0:
 		p.Log.Info().Str("table", r.key.Table).Str("key", r.key.Key).Msg("a parked key is released")
 	case len(done) == len(r.sent) && left <= lastEvents && p.Backlog.Releases(r.key):
-		if p.slow == nil {
-			p.slow = map[parking.Key]bool{}
-		}
 		p.slow[r.key] = true
 		return
 	}
