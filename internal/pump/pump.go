@@ -85,34 +85,6 @@ func (p *Pump[T]) Oldest() (of T, ok bool) {
 // Wait calls Ended for what has ended, until ready reports true, but at least until the time at. It returns the error of
 // Ended or Look, or the cause of the end of ctx.
 func (p *Pump[T]) Wait(ctx context.Context, at time.Time, ready func() bool) error {
-	return p.wait(ctx, at, ready, p.Look)
-}
-
-// Drain is for a command that ends early: it calls Ended until nothing more can end, or for limit. What waits behind a record
-// whose Ended returned an error can't end. Drain returns the first such error.
-func (p *Pump[T]) Drain(limit time.Duration) (stop error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	for {
-		err := p.wait(ctx, time.Time{}, p.quiet, nil)
-		if err == nil || ctx.Err() != nil {
-			return stop
-		}
-		stop = cmp.Or(stop, err)
-	}
-}
-
-func (p *Pump[T]) quiet() bool {
-	open := 0
-	p.Sink.Pending(func(_ string, records int, _ error, closed bool) {
-		if !closed {
-			open += records
-		}
-	})
-	return open == 0
-}
-
-func (p *Pump[T]) wait(ctx context.Context, at time.Time, ready func() bool, look func(context.Context) error) error {
 	looked := time.Now()
 	for {
 		is := ready()
@@ -146,13 +118,38 @@ func (p *Pump[T]) wait(ctx context.Context, at time.Time, ready func() bool, loo
 			p.told = why.Error()
 			p.Say("waiting: " + p.told)
 		}
-		if look != nil {
-			if err := look(ctx); err != nil {
+		if p.Look != nil {
+			if err := p.Look(ctx); err != nil {
 				return err
 			}
 		}
 		looked = time.Now()
 	}
+}
+
+// Drain is for a command that ends early: it calls Ended until nothing more can end, or for limit. What waits behind a record
+// whose Ended returned an error can't end. Drain returns the first such error. It doesn't Look.
+func (p *Pump[T]) Drain(limit time.Duration) (stop error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	p.Look = nil
+	for {
+		err := p.Wait(ctx, time.Time{}, p.quiet)
+		if err == nil || ctx.Err() != nil {
+			return stop
+		}
+		stop = cmp.Or(stop, err)
+	}
+}
+
+func (p *Pump[T]) quiet() bool {
+	open := 0
+	p.Sink.Pending(func(_ string, records int, _ error, closed bool) {
+		if !closed {
+			open += records
+		}
+	})
+	return open == 0
 }
 
 // collect takes what has ended. It reports whether something has.
