@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -20,6 +21,7 @@ func TestExplain(t *testing.T) {
 				Dir:       "testdata/explain",
 				Condition: func(cond string) (bool, error) { return cond == "commit-times-"+keep, nil },
 				Setup: func(env *testscript.Env) error {
+					env.Setenv("GORACE", os.Getenv("GORACE")) // see .ci/run
 					env.Setenv("DSN", pg.Database(t))
 					env.Setenv("WALPOST_DSN", env.Getenv("DSN"))
 					env.Setenv("WALPOST_TABLE", "public.outbox")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"strconv"
 	"testing"
@@ -25,7 +26,11 @@ func TestMain(m *testing.M) {
 
 func TestCommandLine(t *testing.T) {
 	testscript.Run(t, testscript.Params{
-		Dir:  "testdata/script",
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("GORACE", os.Getenv("GORACE")) // see .ci/run
+			return nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exitcode": exitCodeCommand},
 	})
 }
