@@ -88,10 +88,11 @@ func (x *examination) examineSettings(ctx context.Context, conn *pgconn.PgConn, 
 		x.remote = c.RemoteAddr()
 		_, x.encrypted = c.(*tls.Conn)
 	}
-	for _, look := range []func(context.Context, *pgconn.PgConn) error{
-		x.readCleanup,
-		func(ctx context.Context, conn *pgconn.PgConn) error { return x.readRate(ctx, conn, pause) },
-	} {
+	looks := []func(context.Context, *pgconn.PgConn) error{x.readCleanup}
+	if x.f.Server.KeepMB >= 0 { // without a limit, nobody asks how long it lasts
+		looks = append(looks, func(ctx context.Context, conn *pgconn.PgConn) error { return x.readRate(ctx, conn, pause) })
+	}
+	for _, look := range looks {
 		if err = look(ctx, conn); gone(err) {
 			break
 		}
