@@ -10,27 +10,9 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/walpost/walpost/internal/localpg"
 )
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
-
-func TestEachVersionDecodesLogically(t *testing.T) {
-	for _, version := range localpg.Versions() {
-		t.Run(version, func(t *testing.T) {
-			pg := Postgres(t, version)
-			dsn := pg.Database(t)
-			pg.Exec(t, dsn,
-				"CREATE TABLE orders (id int PRIMARY KEY)",
-				"SELECT pg_create_logical_replication_slot('"+unique("slot")+"', 'pgoutput')",
-				"INSERT INTO orders VALUES (1)")
-			if got := pg.Value(t, dsn, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); got != "1" {
-				t.Errorf("%s slots, want 1", got)
-			}
-		})
-	}
-}
 
 func TestADatabaseGoesWithItsSlotsAtTheEndOfTheTest(t *testing.T) {
 	pg := Postgres(t, "")
