@@ -155,7 +155,7 @@ func (g *hourglass) exhausted() time.Time {
 }
 
 // doomedKeep is the max_slot_wal_keep_size of a doomed.
-const doomedKeep = 160 * mib
+const doomedKeep = 112 * mib
 
 // A doomed is a relay whose slot is going to be lost.
 type doomed struct {
@@ -169,7 +169,7 @@ type doomed struct {
 
 func newDoomed(t *testing.T, version string, kafka *testenv.KafkaCluster) *doomed {
 	t.Helper()
-	pg := testenv.Postgres(t, version, testenv.Private(), testenv.Param("max_slot_wal_keep_size", "160MB"), testenv.Param("max_wal_size", "96MB"),
+	pg := testenv.Postgres(t, version, testenv.Private(), testenv.Param("max_slot_wal_keep_size", "112MB"), testenv.Param("max_wal_size", "64MB"),
 		testenv.Param("checkpoint_completion_target", "0.1"), testenv.Param("checkpoint_timeout", "1h"), testenv.Param("wal_keep_size", "0"),
 		testenv.Param("track_commit_timestamp", "on"))
 	d := &doomed{setting: newSetting(t, pg, pg.Database(t), kafka), pg: pg}

@@ -12,8 +12,7 @@ import (
 // refused. The way is by the strategy cursor, with which no relay runs in between.
 func TestSwitchingBetweenClaimAndTheWAL(t *testing.T) {
 	t.Parallel()
-	pg := testenv.Postgres(t, "17", testenv.Private())
-	kafka := testenv.KafkaPrivate(t, 1, nil)
+	pg, kafka := testenv.Postgres(t, "17", testenv.Private()), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.extra = "halt_linger: 0s\n"
 	s.claimed(pg, "claim", "")

@@ -16,6 +16,7 @@ func TestNoRecordArrivesAfterItsLease(t *testing.T) {
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.claimed(pg, "claim", "")
+	s.source = strings.Replace(s.source, "lease: 20s", "lease: 8s", 1) // the test waits for its end
 	wire := newWire(t)
 	wire.serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
 	direct := s.dsn

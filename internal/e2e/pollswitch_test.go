@@ -14,8 +14,7 @@ import (
 // transaction is open over the change to polling, and other rows with higher ids are delivered before it commits.
 func TestSwitchingBetweenPollingAndTheWAL(t *testing.T) {
 	t.Parallel()
-	pg := testenv.Postgres(t, "17", testenv.Private())
-	kafka := testenv.KafkaPrivate(t, 1, nil)
+	pg, kafka := testenv.Postgres(t, "17", testenv.Private()), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.extra = "halt_linger: 0s\n"
 	s.polled(pg, "")
