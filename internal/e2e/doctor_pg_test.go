@@ -57,6 +57,7 @@ func (d *doctor) about(dsn, name, verdict, want string) finding {
 
 // A database that is not prepared at all becomes one that is fine by what check prints.
 func TestCheckLeadsARestrictedRoleToADatabaseThatIsFine(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"14", "18"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
@@ -112,6 +113,7 @@ func TestCheckLeadsARestrictedRoleToADatabaseThatIsFine(t *testing.T) {
 
 // Failover slots with a real standby: what the primary and the standby say from the first check to the failover's eve and beyond.
 func TestCheckFollowsASlotToItsStandby(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"17", "18"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()

@@ -10,6 +10,7 @@ import (
 )
 
 func TestEverythingCommittedArrivesOnce(t *testing.T) {
+	t.Parallel()
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	r := s.startReady()
@@ -29,6 +30,7 @@ func TestEverythingCommittedArrivesOnce(t *testing.T) {
 
 // The monitor looks at once, and so before the first session has made the slot.
 func TestAFirstStartDoesNotMissTheSlotThatItMakes(t *testing.T) {
+	t.Parallel()
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.extra = "monitor: {interval: 1h}\n"
