@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -17,11 +18,25 @@ import (
 // stand still, a server without connections, cancelled statements, a lock on the table, restarts, and then crashes.
 func TestEachSourceKeepsItsPromiseThroughFaults(t *testing.T) {
 	t.Parallel()
+	// One broker for all. Each kind has a listener of it, behind a proxy of its own.
+	props, proxies := map[string]string{}, map[string]*proxy{}
+	add := func(key, entry string) { props[key] = strings.TrimPrefix(props[key]+","+entry, ",") }
+	for _, k := range kinds {
+		port, err := localpg.FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, name, listener := newProxy(t), strings.ToUpper(k.name), fmt.Sprintf("127.0.0.1:%d", port)
+		p.serve(listener)
+		proxies[k.name] = p
+		add("+listeners", name+"://"+listener)
+		add("+advertised.listeners", name+"://"+p.address())
+		add("+listener.security.protocol.map", name+":PLAINTEXT")
+	}
+	kafka := testenv.KafkaPrivate(t, 1, props)
 	eachKind(t, func(t *testing.T, k kind) {
 		pg := testenv.Postgres(t, "17", testenv.Private(), testenv.Param("max_connections", "40"), testenv.Param("track_commit_timestamp", "on"))
-		toKafka, toPG := newProxy(t), newWire(t)
-		kafka := testenv.KafkaPrivate(t, 1, map[string]string{"advertised.listeners": "PLAINTEXT://" + toKafka.address()})
-		toKafka.serve(kafka.Brokers()[0])
+		toKafka, toPG := proxies[k.name], newWire(t)
 		toPG.serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
 		s := k.newSetting(t, pg, kafka)
 		s.brokers = []string{toKafka.address()}
@@ -96,7 +111,11 @@ func TestEachSourceKeepsItsPromiseThroughFaults(t *testing.T) {
 					testenv.Run(t, conn, "COMMIT")
 				}},
 				{"a restart of Postgres", true, func(t *testing.T) { pg.Restart(t) }},
-				{"a restart of walpost", true, func(t *testing.T) { r.stopsClean(); r = s.startReady() }},
+				{"a restart of walpost", true, func(t *testing.T) {
+					eventually(t, time.Minute, "ready", r.ready) // without a session, a stop cannot write what is delivered
+					r.stopsClean()
+					r = s.startReady()
+				}},
 			} {
 				if k.fewer && !fault.fewer {
 					t.Logf("%s: left out, see kind.fewer", fault.name)
