@@ -1,15 +1,11 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
@@ -189,72 +185,4 @@ func TestBigTransactionIsInterrupted(t *testing.T) {
 	step("ready again")
 	t.Logf("killed after about %d of %d: %d duplicates", n, rows, s.noLoss(w, time.Minute))
 	r.stopsClean()
-}
-
-// The server prints values as the session's settings say, in logical decoding too.
-func TestSettingsOfTheRoleChangeNoByte(t *testing.T) {
-	t.Parallel()
-	pg, kafka := testenv.Postgres(t, "15", testenv.Private()), testenv.Kafka(t)
-	dsn := pg.Database(t)
-	plain := newSetting(t, pg, dsn, kafka)
-	pg.Exec(t, dsn,
-		`ALTER TABLE outbox ADD at timestamp, ADD atz timestamptz, ADD day date, ADD real real, ADD float float8, ADD raw bytea`,
-		`CREATE ROLE odd SUPERUSER LOGIN`,
-		`ALTER ROLE odd SET DateStyle = 'SQL, DMY'`,
-		`ALTER ROLE odd SET TimeZone = 'Asia/Kathmandu'`,
-		`ALTER ROLE odd SET bytea_output = 'escape'`,
-		`ALTER ROLE odd SET IntervalStyle = 'sql_standard'`,
-		`ALTER ROLE odd SET extra_float_digits = -15`,
-		`ALTER ROLE odd SET client_encoding = 'LATIN1'`)
-	odd := &setting{t: t, dsn: strings.Replace(dsn, "postgres@", "odd@", 1), brokers: plain.brokers, name: unique("relay")}
-	if odd.dsn == dsn {
-		t.Fatalf("no user in %s", dsn)
-	}
-	odd.prefix = odd.name + "."
-	for _, typ := range shop.Types {
-		odd.topics = append(odd.topics, odd.prefix+typ)
-		kafka.CreateTopic(t, odd.prefix+typ, 3, nil)
-	}
-	var relays []*relay
-	for i, s := range []*setting{plain, odd} {
-		s.router = `, table.fields.additional.placement: "at:header,atz:header,day:header,real:header,float:header,raw:header"`
-		relays = append(relays, s.startReady("--slot", fmt.Sprintf("walpost%d", i)))
-	}
-	// One partition's worth of rows: the order of the records is that of the commits.
-	pg.Exec(t, dsn,
-		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'Größer', '{"n": 1, "name": "Müller €"}', now(),
-			'2024-02-03 04:05:06.789', '2024-02-03 04:05:06.789+01', '2024-02-03', 0.1::real, 0.1::float8 + 0.2, '\x00ff5c41'`,
-		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 2}', now(), '1999-12-31 23:59:59', '1999-12-31 23:59:59-11', '1969-07-20', 1e-30, 1e300 / 3, ''`,
-		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 3}', now()`)
-	got := make([][]string, 2)
-	for i, s := range []*setting{plain, odd} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		c := kafka.Client(t, kgo.ConsumeTopics(s.topics[0]), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
-		for len(got[i]) < 3 {
-			fs := c.PollFetches(ctx)
-			if err := fs.Err(); err != nil {
-				t.Fatalf("%d records in %s: %v", len(got[i]), s.topics[0], err)
-			}
-			fs.EachRecord(func(r *kgo.Record) {
-				text := fmt.Sprintf("partition %d key %q at %d value %q", r.Partition, r.Key, r.Timestamp.UnixMilli(), r.Value)
-				for _, h := range r.Headers {
-					text += fmt.Sprintf(" %s=%q", h.Key, h.Value)
-				}
-				got[i] = append(got[i], text)
-			})
-		}
-	}
-	if !slices.Equal(got[0], got[1]) {
-		t.Errorf("records differ\nplain role: %s\nodd role:   %s", strings.Join(got[0], "\n            "), strings.Join(got[1], "\n            "))
-	}
-	for _, want := range []string{`float="0.30000000000000004"`, `Müller €`} {
-		if !strings.Contains(got[0][0], want) {
-			t.Errorf("no %s in %s", want, got[0][0])
-		}
-	}
-	t.Logf("%s", strings.Join(got[0], "\n"))
-	for _, r := range relays {
-		r.stopsClean()
-	}
 }
