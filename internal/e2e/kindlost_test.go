@@ -35,6 +35,11 @@ func TestEachSourceAfterALostCheckpoint(t *testing.T) {
 				if _, err := adm.DeleteTopic(t.Context(), topic); err != nil {
 					t.Fatal(err)
 				}
+				look := kadm.NewClient(kafka.Client(t))                                        // adm would remember that the topic was gone
+				eventually(t, time.Minute, "the broker does not know the topic", func() bool { // for a moment it still gives its records
+					found, err := look.ListTopics(t.Context(), topic)
+					return err == nil && !found.Has(topic)
+				})
 			}},
 			{"the records are deleted", func() {
 				deletes := "compact,delete"
