@@ -234,6 +234,25 @@ func TestTheRateOfWALIsThatOfTheWriters(t *testing.T) {
 	}
 }
 
+// The two looks at the WAL take time, so they are only for a server whose limit is compared with the rate.
+func TestTheRateIsMeasuredWhereThereIsALimit(t *testing.T) {
+	for keep, want := range map[string]bool{"-1": false, "1GB": true} {
+		w := newWorld(t, testenv.Postgres(t, "", testenv.Param("max_slot_wal_keep_size", keep)), outboxTable)
+		conn, err := w.cfg.Connection().ConnectSQL(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ipg.Close(conn)
+		x := examination{cfg: &w.cfg}
+		if x.f, err = w.cfg.Names().Describe(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.examineSettings(t.Context(), conn, time.Millisecond); err != nil || x.rateMeasured != want {
+			t.Errorf("max_slot_wal_keep_size %s: measured %t, %v", keep, x.rateMeasured, err)
+		}
+	}
+}
+
 func TestAzureIsNotToldHowLargeTheSettingMayBe(t *testing.T) {
 	if text := keepSize.Text(fix.Azure); strings.Contains(text, "keep it below") {
 		t.Error(text)
