@@ -149,7 +149,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Verdict, own.Why = Warn, "walpost check cannot know whether the checkpoint fits the slot: "+f.err.Error()
 		own.Fix = fix.ByWords("If this relay has run before, repair the cause and run walpost check again, before you create or drop a slot.")
 	case f.Record != nil && f.Found.SlotFound.Exists:
-		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.LSN)
+		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.Position)
 	case f.Record != nil && f.Record.Poll != "":
 		own.Why = fmt.Sprintf("the database fits checkpoint %s", f.Record.Key())
 	case f.Record != nil:

@@ -23,7 +23,7 @@ func TestACheckThatIsInterruptedFindsNothing(t *testing.T) {
 }
 
 func TestCheckSaysThatACopyIsNotFinished(t *testing.T) {
-	rec := &checkpoint.Record{Name: "shop.walpost", Epoch: 3, LSN: 0x1000, Copy: &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}}
+	rec := &checkpoint.Record{Name: "shop.walpost", Epoch: 3, Position: 0x1000, Copy: &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}}
 	f := foreseen{Forecast: relay.Forecast{Record: rec}}
 	if found := f.among(nil); len(found) != 1 || !strings.Contains(found[0].Why, "an unfinished copy of rows") {
 		t.Errorf("%+v", found)

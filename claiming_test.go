@@ -18,7 +18,7 @@ import (
 func TestWorkersShareOneRecord(t *testing.T) {
 	shared := memoryStore{}
 	rec := func(epoch uint64, holder, system, strategy string) *checkpoint.Record {
-		return &checkpoint.Record{Name: "shop", Epoch: epoch, SystemID: system, Timeline: 1, Poll: strategy, Database: "shop", LSN: 1, Holder: holder, RunID: "run", Time: time.Now()}
+		return &checkpoint.Record{Name: "shop", Epoch: epoch, SystemID: system, Timeline: 1, Poll: strategy, Database: "shop", Position: cdc.Numbered(1), Holder: holder, RunID: "run", Time: time.Now()}
 	}
 	save := func(s *claimStore, r *checkpoint.Record) {
 		t.Helper()
@@ -51,7 +51,7 @@ func TestWorkersShareOneRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("and removes nothing", load(&claimStore{Store: shared}), "shop/1.a")
-	reaches := func(what string, wal cdc.Position) {
+	reaches := func(what string, wal cdc.LSN) {
 		t.Helper()
 		stored, err := checkpoint.Read("shop", shared)
 		if err != nil || stored.Rec.WAL != wal {

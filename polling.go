@@ -123,6 +123,17 @@ func delivered(s relay.Status) cdc.Position {
 	return max(s.Confirmed, s.Checkpoint)
 }
 
+// lowXIDs are ids that rows have which are older than all transactions.
+const lowXIDs = 3
+
+// deliveredBelow is the id below which the rows of all transactions are delivered, 0 if that is not known.
+func deliveredBelow(s relay.Status) uint64 {
+	if !s.InStream || s.Confirmed <= cdc.Numbered(lowXIDs) {
+		return 0
+	}
+	return s.Confirmed.Number()
+}
+
 // ReadPoll reads the state of the table that a relay polls: which rows are not delivered, and what
 // delays them. All rows below the position at are delivered. If at is 0, ReadPoll takes the
 // position of the checkpoint. If workers claim rows, the table says which rows are delivered, and
@@ -157,7 +168,7 @@ func (r *Relay) storedPosition(ctx context.Context) (cdc.Position, error) {
 	case rec.Poll == "":
 		return 0, fault.Config(fmt.Errorf("checkpoint %s was written for slot %q, not for polling", rec.Key(), rec.Slot), "")
 	}
-	return rec.LSN, nil
+	return rec.Position, nil
 }
 
 // stored is the newest checkpoint, nil for none.
@@ -208,7 +219,7 @@ func (r *Relay) verified() (polled *verify.Polled, free func(), err error) {
 				reached.Unknown, err = r.refused(ctx)
 				return reached, err
 			}
-			reached.Position = rec.LSN
+			reached.Position = rec.Position
 			if rec.Border != "" {
 				reached.Border, err = cdc.ParseSnapshot(rec.Border)
 			}
@@ -408,7 +419,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 	case to == poll.Cursor:
 		what = "begin at the oldest transaction with an unfinished row, and publish the finished rows of younger transactions again"
 	}
-	former := poll.Former{Strategy: rec.Poll, At: rec.LSN, Border: rec.Border}
+	former := poll.Former{Strategy: rec.Poll, At: rec.Position, Border: rec.Border}
 	former.Agree = func(found cdc.Identity) error {
 		var gap *checkpoint.Refusal
 		if _, err := checkpoint.Judge(rec, found); !errors.As(err, &gap) || gap.Reason != checkpoint.OtherSource {
@@ -421,7 +432,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 		return err
 	}
 	if rec.Next != nil && rec.Next.Rows > 0 {
-		former.Open, former.Last = rec.Next.CommitLSN, rec.Next.LastEventID
+		former.Open, former.Last = rec.Next.Commit, rec.Next.LastEventID
 	}
 	at, found, marked, err := r.polled.Change(ctx, former)
 	if err != nil {
@@ -429,7 +440,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 	}
 	next := &checkpoint.Record{
 		Name: r.cfg.Name, Epoch: rec.Epoch + 1, SystemID: found.SystemID, Timeline: found.Timeline, Poll: to, XIDColumn: found.XIDColumn, Table: checkpoint.TableOf(found), Database: found.Database,
-		LSN: at, WAL: checkpoint.FirstWAL(found, at), Accepted: rec.Accepted, RunID: rec.RunID, Holder: "recover-" + strings.ToLower(rand.Text()[:8]), Time: time.Now(),
+		Position: at, WAL: checkpoint.FirstWAL(found, at), Accepted: rec.Accepted, RunID: rec.RunID, Holder: "recover-" + strings.ToLower(rand.Text()[:8]), Time: time.Now(),
 	}
 	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 		return true, fmt.Errorf("write checkpoint: %w", err)

@@ -183,8 +183,8 @@ func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*che
 		return nil, fault.Config(fmt.Errorf("no halt of %s has the token %q, or the relay has already passed the event", r.cfg.Name, token), hint)
 	case rec != nil && halt.Elsewhere(rec):
 		return nil, fault.Config(fmt.Errorf("%s halted the relay when it read another source (server, timeline, database, slot, or source.kind), so the event halts nothing now", halt.Event()), "")
-	case rec != nil && rec.LSN > halt.Commit:
-		return nil, fault.Config(fmt.Errorf("the checkpoint stands at %s: %s is delivered or skipped", rec.LSN, halt.Event()), "")
+	case rec != nil && rec.Position > halt.Commit:
+		return nil, fault.Config(fmt.Errorf("the checkpoint stands at %s: %s is delivered or skipped", rec.Position, halt.Event()), "")
 	}
 	halt.Time, halt.Discard, halt.Why = time.Now(), opts.Discard, opts.Why
 	limited, cancel := context.WithTimeoutCause(ctx, skipLimit, fmt.Errorf("the store has not accepted the request for %s", skipLimit))

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/statelog"
@@ -145,8 +146,8 @@ func TestSkipRefusesAHaltOfAnotherSource(t *testing.T) {
 		"an older timeline": {func(r *checkpoint.Record) { r.Timeline = 1 }, "another source"},
 		"another server":    {func(r *checkpoint.Record) { r.SystemID = "8" }, "another source"},
 		"another slot":      {func(r *checkpoint.Record) { r.Slot = "second" }, "another source"},
-		"a polled table":    {func(r *checkpoint.Record) { r.Slot, r.Poll = "", "cursor" }, "another source"},
-		"a later position":  {func(r *checkpoint.Record) { r.LSN = 6 }, "is delivered or skipped"},
+		"a polled table":    {func(r *checkpoint.Record) { r.Slot, r.Poll, r.Position = "", "cursor", cdc.Numbered(5) }, "another source"},
+		"a later position":  {func(r *checkpoint.Record) { r.Position = 6 }, "is delivered or skipped"},
 	} {
 		cfg := DefaultConfig()
 		cfg.Source.DSN, cfg.Source.Table = "postgres://h/shop", "public.outbox"
@@ -168,7 +169,7 @@ func TestSkipRefusesAHaltOfAnotherSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.rec != nil {
-			rec := &checkpoint.Record{Name: r.cfg.Name, Epoch: 1, SystemID: "7", Timeline: 2, Database: "shop", Slot: "walpost", LSN: 5, RunID: "r", Time: time.Now()}
+			rec := &checkpoint.Record{Name: r.cfg.Name, Epoch: 1, SystemID: "7", Timeline: 2, Database: "shop", Slot: "walpost", Position: 5, RunID: "r", Time: time.Now()}
 			c.rec(rec)
 			if err := store.Save(t.Context(), rec.HolderKey(), rec.Encode()); err != nil {
 				t.Fatal(err)

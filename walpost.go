@@ -292,10 +292,12 @@ func (r *Relay) cleaner(loop *relay.Relay, open func(context.Context) ([]string,
 		cfg.IDColumn = func(rel *cdc.Relation) string { return r.router.Columns(rel).ID }
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
-	cfg.Polls = r.polled != nil
 	cfg.Publication = r.rows.Names.Publication
 	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
+	if r.polled != nil {
+		cfg.Below = func() uint64 { return deliveredBelow(loop.Status()) }
+	}
 	return cleanup.New(cfg)
 }
 
@@ -316,7 +318,10 @@ func progress(s relay.Status) cleanup.Progress {
 	if !s.InStream {
 		return cleanup.Progress{}
 	}
-	p := cleanup.Progress{Session: s.Epoch, Confirmed: s.Confirmed}
+	p := cleanup.Progress{Session: s.Epoch}
+	if !s.Confirmed.IsNumber() {
+		p.Confirmed = s.Confirmed.LSN()
+	}
 	if len(s.Accepted) > 0 {
 		p.Gap = s.Accepted[0].Token
 	}

@@ -10,45 +10,9 @@ package cdc
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
-
-// A Position is a place in the history of one source. For Postgres it is an LSN. Positions of two
-// sources (another system identifier, or a forked timeline) must not be compared.
-type Position uint64
-
-// String prints a Position as Postgres prints an LSN: "16/B374D848". The zero Position is "0/0".
-func (p Position) String() string { return fmt.Sprintf("%X/%X", uint32(p>>32), uint32(p)) }
-
-// ParsePosition reads the text of String, also with small letters and leading zeros. Each half has
-// one to eight digits, as in Postgres' pg_lsn_in.
-func ParsePosition(s string) (Position, error) {
-	high, low, ok := strings.Cut(s, "/")
-	if ok && len(high) <= 8 && len(low) <= 8 {
-		hi, errHigh := strconv.ParseUint(high, 16, 32)
-		lo, errLow := strconv.ParseUint(low, 16, 32)
-		if errHigh == nil && errLow == nil {
-			return Position(hi)<<32 | Position(lo), nil
-		}
-	}
-	return 0, fmt.Errorf("%q is not an LSN (two hexadecimal numbers, as in 16/B374D848)", s)
-}
-
-// MarshalText returns the text of String. In JSON a Position is text, because many readers lose the
-// low bits of a number.
-func (p Position) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
-
-// UnmarshalText is ParsePosition.
-func (p *Position) UnmarshalText(text []byte) error {
-	v, err := ParsePosition(string(text))
-	if err != nil {
-		return err
-	}
-	*p = v
-	return nil
-}
 
 // A Kind is the kind of an Event.
 type Kind uint8
@@ -61,9 +25,8 @@ const (
 	// above 0 is an empty transaction that ends there: all events before Pos have arrived. Between
 	// Begin and Commit, Pos is 0.
 	Idle Kind = iota + 1
-	// Begin starts a transaction. Pos is the LSN of its commit record, which identifies the
-	// transaction in the source's timeline. It is smaller than the Pos of its Commit. Time is the
-	// commit time.
+	// Begin starts a transaction. Pos is where its commit record is, which identifies the transaction
+	// in the source's timeline. It is smaller than the Pos of its Commit. Time is the commit time.
 	Begin
 	// Insert is one new row, in Row.
 	Insert
@@ -75,8 +38,8 @@ const (
 	// Message is a logical message that a transaction wrote (pg_logical_emit_message). Row is a row of
 	// Messages, which has the message's content.
 	Message
-	// Commit ends a transaction. Pos is its end LSN, which may be confirmed when this and all
-	// earlier transactions are acknowledged. Time is the commit time.
+	// Commit ends a transaction. Pos is its end, which may be confirmed when this and all earlier
+	// transactions are acknowledged. Time is the commit time.
 	Commit
 )
 
@@ -104,16 +67,18 @@ func (k Kind) String() string {
 // event is read. Its Relation may be kept for ever.
 type Event struct {
 	Kind Kind
-	// Pos is described at each Kind. For Insert, Update, Delete and Message it is the LSN of the
-	// WAL record, for texts only: it is not unique (rows of one COPY share it), and a stream cannot
-	// resume from it.
-	Pos  Position
+	Pos  Position  // Idle, Begin, Commit: described at each Kind
 	Time time.Time // Begin, Commit: commit time, UTC, microseconds. Rows: their transaction's commit time.
 	Row  Row       // Insert, Update: the new row. Message: the content
 	Old  Row       // Update, Delete: the old key or row; Relation is nil if the server sent none
-	// WAL is for the Begin of a source whose Pos is no LSN: the whole transaction is in the server's
+	// LSN is for the rows and messages of a source that reads the WAL: where their WAL record is. It's for
+	// texts only, because it's not unique (rows of one COPY share it), and a stream can't resume from it.
+	LSN LSN
+	// Claim is for the rows of a source that claims them: the number of the claim.
+	Claim uint32
+	// WAL is for the Begin of a source whose Pos is a number: the whole transaction is in the server's
 	// WAL before it. 0 says that nothing in the WAL matters.
-	WAL Position
+	WAL LSN
 }
 
 // Relation is the definition of the event's table, nil for an event without a row.

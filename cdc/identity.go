@@ -1,9 +1,6 @@
 package cdc
 
-import (
-	"strconv"
-	"time"
-)
+import "time"
 
 // An Identity is what a source says of itself and of the slot at one moment: all that is needed to
 // judge whether a remembered position still means what it meant. It is a plain value.
@@ -13,10 +10,7 @@ type Identity struct {
 	Database string
 	Slot     string // "" for a source that polls the table
 	// Poll is the strategy of a source that polls the table, "" for a source that reads a slot.
-	// Such a source has no slot. Its positions are its own: for the strategy cursor they are ids of
-	// transactions. SlotFound is zero, unless this very session has made a new beginning: then
-	// SlotFound is a slot that was created where reading begins. SlotFound.ActivePID is the server
-	// process that polls the table for the same relay.
+	// Such a source has no slot.
 	Poll string
 	// Polled is the table of such a source.
 	Polled PolledTable
@@ -30,7 +24,7 @@ type Identity struct {
 	Border string
 	// Server is the server's own newest position: what it has flushed (a primary) or replayed (a
 	// standby). A position beyond it cannot come from this server's history.
-	Server Position
+	Server LSN
 	// Recovering says that the server replays a history and has not come to its end: a standby, or
 	// a restore under way.
 	Recovering bool
@@ -70,14 +64,6 @@ func (i Identity) Reader() (key, name string) {
 		return "poll", i.Poll
 	}
 	return "slot", i.Slot
-}
-
-// At names a position for log lines: an LSN, or the number that a source that polls counts by.
-func (i Identity) At(pos Position) (key, text string) {
-	if i.Poll != "" {
-		return "position", strconv.FormatUint(uint64(pos), 10)
-	}
-	return "lsn", pos.String()
 }
 
 // Published says which rows of the catalog make the server publish the configured tables. A row's
@@ -125,15 +111,17 @@ const (
 // A Fork says that the history of Timeline continues on another timeline from End on.
 type Fork struct {
 	Timeline uint32
-	End      Position
+	End      LSN
 }
 
-// SlotState is the replication slot as the catalog shows it.
+// SlotState is the replication slot as the catalog shows it. For a source that polls it is zero, but
+// a session that has made a beginning shows that as a slot that it created with Confirmed there, and
+// ActivePID is the server process that polls the table for the same relay.
 type SlotState struct {
 	Exists    bool
 	Created   bool     // made by this very session, just now
 	Confirmed Position // confirmed_flush_lsn; survives an invalidation
-	Restart   Position // restart_lsn; 0 when the slot is lost
+	Restart   LSN      // restart_lsn; 0 when the slot is lost
 	Active    bool
 	ActivePID int32
 	WALStatus string // reserved, extended, unreserved, lost

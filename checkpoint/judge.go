@@ -16,7 +16,7 @@ var ErrNoSlot = errors.New("the slot does not exist, and no checkpoint belongs t
 // made first. It returns a *Refusal if a start would leave events out, or would give other events
 // than those that the record is about.
 //
-// rec is what is remembered, nil for nothing. Its LSN must be the position that the caller means to
+// rec is what is remembered, nil for nothing. Its Position must be the position that the caller means to
 // start from. A caller that has read further and has the rest in flight asks with a copy of the
 // record that says so.
 //
@@ -44,11 +44,11 @@ func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 			// A standby that has just started replays from its last restart point, which may lie
 			// before the record.
 			return 0, fault.Retry(fmt.Errorf("the server is in recovery and has replayed only up to %s, but the checkpoint is at %s: %w",
-				found.Server, rec.LSN, refusal))
+				found.Server, rec.Position, refusal))
 		}
 		return 0, refusal
 	}
-	return rec.LSN, nil
+	return rec.Position, nil
 }
 
 func judge(rec *Record, found *cdc.Identity) Reason {
@@ -82,7 +82,7 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		return SlotMissing
 	case lost(slot):
 		return SlotLost
-	case slot.Confirmed > rec.LSN:
+	case slot.Confirmed > rec.Position:
 		// walpost never moves the slot beyond the record, because the checkpoint is durable before
 		// a position is confirmed. The server would start at the slot's position, whatever it is
 		// asked for. A slot behind the record is fine: walpost was killed in between, or the server
@@ -123,23 +123,23 @@ func JudgePublished(rec *Record, found cdc.Identity) error {
 }
 
 // reach is how far the source must have come on the record's history for the record to be true of
-// it. That is the record's LSN. If part of the transaction behind it is delivered, it is the end of
+// it. That is the record's Position. If part of the transaction behind it is delivered, it is the end of
 // that transaction. For a source that polls, the record has it in WAL.
-func (r *Record) reach() cdc.Position {
-	if r.Poll != "" {
+func (r *Record) reach() cdc.LSN {
+	if r.Poll != "" || r.Position.IsNumber() { // until a change of the source has begun, the position is that of the former source
 		return r.WAL
 	}
-	reach := r.LSN
+	reach := r.Position
 	if n := r.Next; n != nil && n.Rows > 0 {
 		// If the end is not known, the beginning of the commit record will do, because histories do
 		// not part within a record.
-		reach = max(reach, n.CommitEndLSN, n.CommitLSN+1)
+		reach = max(reach, n.CommitEnd, n.Commit+1)
 	}
-	return reach
+	return reach.LSN()
 }
 
 // fork is where the history of found left timeline.
-func fork(found *cdc.Identity, timeline uint32) (cdc.Position, bool) {
+func fork(found *cdc.Identity, timeline uint32) (cdc.LSN, bool) {
 	for _, f := range found.History {
 		if f.Timeline == timeline {
 			return f.End, true

@@ -15,7 +15,7 @@ import (
 // judged is a record at 0/2000 on timeline 3 and the source that it fits.
 func judged() (*Record, *cdc.Identity) {
 	rec := &Record{
-		Version: Version, Name: "shop.walpost", Epoch: 7, SystemID: "111", Timeline: 3, Slot: "walpost", Database: "shop", LSN: 0x2000,
+		Version: Version, Name: "shop.walpost", Epoch: 7, SystemID: "111", Timeline: 3, Slot: "walpost", Database: "shop", Position: 0x2000,
 		Published: &Published{Published: publishes(), LSN: 0x1E00}, CommitTime: looked.Add(time.Hour),
 	}
 	rec.Published.Time = looked
@@ -32,7 +32,7 @@ func judged() (*Record, *cdc.Identity) {
 var looked = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // descended puts the source on timeline 5, whose history left timeline 3 at end.
-func descended(f *cdc.Identity, end cdc.Position) {
+func descended(f *cdc.Identity, end cdc.LSN) {
 	f.Timeline = 5
 	f.History = append(f.History, cdc.Fork{Timeline: 3, End: end}, cdc.Fork{Timeline: 4, End: end + 0x100})
 }
@@ -62,15 +62,15 @@ var judgements = []struct {
 	{what: "promoted behind the record", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { descended(f, 0x3000) }},
 	{what: "promoted at the record", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { descended(f, 0x2000) }},
 	{what: "a transaction delivered in part", start: 0x2000, change: func(r *Record, f *cdc.Identity) {
-		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}
+		r.Next = &Next{Commit: 0x2400, CommitEnd: 0x2430, Rows: 2}
 		f.Server = 0x2430
 	}},
 	{what: "a transaction delivered in part, whose end was not read, and then promoted", start: 0x2000, change: func(r *Record, f *cdc.Identity) {
-		r.Next = &Next{CommitLSN: 0x2400, Rows: 2}
+		r.Next = &Next{Commit: 0x2400, Rows: 2}
 		descended(f, 0x2430)
 	}},
 	{what: "a transaction of which nothing was delivered, and the server without it", start: 0x2000, change: func(r *Record, f *cdc.Identity) {
-		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430}
+		r.Next = &Next{Commit: 0x2400, CommitEnd: 0x2430}
 		f.Server = 0x2100
 	}},
 
@@ -134,11 +134,11 @@ var judgements = []struct {
 		says: `the server is on timeline 5, which does not continue timeline 3 of checkpoint shop.walpost/7 at 0/2000: events from 0/2000 onwards may be missing, and the end of the gap is unknown`,
 	},
 	{what: "a higher timeline that left within the transaction delivered in part", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
-		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}
+		r.Next = &Next{Commit: 0x2400, CommitEnd: 0x2430, Rows: 2}
 		descended(f, 0x2400)
 	}, says: `the server's history left timeline 3 at 0/2400, but checkpoint shop.walpost/7 at 0/2000 has delivered events of this timeline up to 0/2430: events from 0/2000 onwards may be missing, and the end of the gap is unknown`},
 	{what: "the same, and its end was not read", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
-		r.Next = &Next{CommitLSN: 0x2400, Rows: 2}
+		r.Next = &Next{Commit: 0x2400, Rows: 2}
 		descended(f, 0x2400)
 	}},
 	{
@@ -149,7 +149,7 @@ var judgements = []struct {
 		f.Server, f.SlotFound = 0x1800, cdc.SlotState{}
 	}},
 	{what: "a restored copy without the transaction delivered in part", reason: ServerBehind, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
-		r.Next = &Next{CommitLSN: 0x2400, Rows: 2}
+		r.Next = &Next{Commit: 0x2400, Rows: 2}
 		f.Server = 0x2400
 	}},
 	{what: "a promoted standby that has not replayed to the record", reason: ServerBehind, from: 0x1800, change: func(_ *Record, f *cdc.Identity) {
@@ -188,7 +188,7 @@ var judgements = []struct {
 		f.SlotFound.Confirmed = 0x3000
 	}},
 	{what: "a slot beyond the record, though not beyond the transaction delivered in part", reason: SlotAhead, from: 0x2000, to: 0x2400, change: func(r *Record, f *cdc.Identity) {
-		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}
+		r.Next = &Next{Commit: 0x2400, CommitEnd: 0x2430, Rows: 2}
 		f.SlotFound.Confirmed = 0x2400
 	}},
 
@@ -361,7 +361,7 @@ func TestALostSlotsGapBeginsBeforeTheChangeOfThePublication(t *testing.T) {
 		t.Fatalf("unchanged: %+v", ref)
 	}
 	altered(found)
-	if _, err = Judge(rec, *found); !errors.As(err, &ref) || ref.From != rec.Published.LSN || !ref.Since.Equal(looked) {
+	if _, err = Judge(rec, *found); !errors.As(err, &ref) || ref.From.LSN() != rec.Published.LSN || !ref.Since.Equal(looked) {
 		t.Errorf("changed: from %s since %s", ref.From, ref.Since)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // The position of a source that polls is the id of a transaction. What the server must have is in WAL.
 func TestJudgeASourceThatPolls(t *testing.T) {
 	rec := func(change func(*Record)) *Record {
-		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", XIDColumn: "xid", LSN: 5000, WAL: 100, Time: time.Now()}
+		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", XIDColumn: "xid", Position: cdc.Numbered(5000), WAL: 100, Time: time.Now()}
 		r.Table = &cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}
 		if change(r); r.Poll == "" {
 			r.Table = nil
@@ -26,7 +26,7 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 		}
 		return f
 	}
-	promoted := func(end cdc.Position) func(*cdc.Identity) {
+	promoted := func(end cdc.LSN) func(*cdc.Identity) {
 		return func(f *cdc.Identity) { f.Timeline, f.History = 3, []cdc.Fork{{Timeline: 2, End: end}} }
 	}
 	for name, c := range map[string]struct {
@@ -54,9 +54,9 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 		"another column, and an old copy":    {found: func(f *cdc.Identity) { f.XIDColumn, f.Server = "other", 99 }, want: ServerBehind},
 		"a slot, and an old primary":         {found: func(f *cdc.Identity) { f.Poll, f.Slot, f.Timeline = "", "walpost", 1 }, want: TimelineBack},
 		"a slot, and a promotion":            {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost"; promoted(99)(f) }, want: TimelineForked},
-		"a record of a slot that went on":    {rec: func(r *Record) { r.Poll, r.XIDColumn, r.Slot, r.LSN, r.WAL = "", "", "walpost", 201, 0 }, want: ServerBehind},
+		"a record of a slot that went on":    {rec: func(r *Record) { r.Poll, r.XIDColumn, r.Slot, r.Position, r.WAL = "", "", "walpost", 201, 0 }, want: ServerBehind},
 		"a slot":                             {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost" }, want: OtherSource},
-		"a record of a slot":                 {rec: func(r *Record) { r.Poll, r.XIDColumn, r.Slot, r.LSN, r.WAL = "", "", "walpost", 200, 0 }, want: OtherSource},
+		"a record of a slot":                 {rec: func(r *Record) { r.Poll, r.XIDColumn, r.Slot, r.Position, r.WAL = "", "", "walpost", 200, 0 }, want: OtherSource},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.rec == nil {
@@ -72,8 +72,8 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 			start, err := Judge(r, f)
 			var refusal *Refusal
 			switch {
-			case c.want == "" && (err != nil || start != 5000):
-				t.Fatalf("start at %d: %v", start, err)
+			case c.want == "" && (err != nil || start != cdc.Numbered(5000)):
+				t.Fatalf("start at %s: %v", start, err)
 			case c.want != "" && (!errors.As(err, &refusal) || refusal.Reason != c.want):
 				t.Fatalf("%v, must be %s", err, c.want)
 			case c.want == "":
@@ -83,13 +83,13 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 				t.Errorf("the refusal speaks of positions of another kind: %s", err)
 			}
 			begun := f
-			begun.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: 6000}
-			from := cdc.Position(6000)
+			begun.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: cdc.Numbered(6000)}
+			from := cdc.Numbered(6000)
 			if c.want == TableReplaced {
-				begun, from = f, 5000
+				begun, from = f, cdc.Numbered(5000)
 			}
 			if start, err := AcceptedStart(refusal, begun); f.Poll != "" && (err != nil || start != from) {
-				t.Errorf("accepted: start at %d, %v", start, err)
+				t.Errorf("accepted: start at %s, %v", start, err)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 // An accepted gap stays in the record until it is closed, whatever else is accepted.
 func TestAnAcceptedGapStaysOpen(t *testing.T) {
 	rec := &Record{
-		Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 5000, WAL: 100, RunID: "r", Holder: "h", Time: time.Now().UTC(),
+		Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", Position: cdc.Numbered(5000), WAL: 100, RunID: "r", Holder: "h", Time: time.Now().UTC(),
 		Accepted: []Accepted{{Token: "first", Gap: "a gap", Time: time.Now().UTC()}},
 	}
 	_, err := Judge(rec, cdc.Identity{SystemID: "8", Timeline: 2, Database: "shop", Poll: "cursor", Server: 200})
@@ -108,7 +108,7 @@ func TestAnAcceptedGapStaysOpen(t *testing.T) {
 	}
 	base := &Record{Time: time.Now().UTC()}
 	base.Accept(gap)
-	next := &Record{Name: rec.Name, SystemID: "8", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 6000, Time: base.Time}
+	next := &Record{Name: rec.Name, SystemID: "8", Timeline: 2, Database: "shop", Poll: "cursor", Position: cdc.Numbered(6000), Time: base.Time}
 	next.Follow(base, rec, false)
 	read, err := Decode(next.HolderKey(), next.Encode())
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // rows of the time between.
 type Published struct {
 	cdc.Published
-	LSN  cdc.Position `json:"lsn"`  // the server's position before that look; nothing was changed up to there
-	Time time.Time    `json:"time"` // the server's clock before that look
+	LSN  cdc.LSN   `json:"lsn"`  // the server's position before that look; nothing was changed up to there
+	Time time.Time `json:"time"` // the server's clock before that look
 	// Unpublished is the reason, found by a later look, why rows are not in the stream. It is "" if
 	// there is none. Some reasons, such as another name of the table, leave no trace in the catalog
 	// once they are put right.
@@ -41,7 +41,7 @@ func (p *Published) Broken(why string) *Published {
 }
 
 // Looked is the position of the newest look at what is published, 0 if none is remembered.
-func (r *Record) Looked() cdc.Position {
+func (r *Record) Looked() cdc.LSN {
 	if r.Published == nil {
 		return 0
 	}

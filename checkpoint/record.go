@@ -35,18 +35,17 @@ type Record struct {
 	Timeline uint32       `json:"timeline"`
 	Slot     string       `json:"slot"`
 	Database string       `json:"database"`
-	LSN      cdc.Position `json:"lsn"` // everything before it is delivered and acknowledged
-	// Poll is the strategy of a source that polls the table, and "" for one that reads a slot. LSN
-	// and the positions in Next are that source's own then, and WAL is the position in the server's
-	// WAL before which everything delivered was written, 0 if that does not matter.
-	Poll string       `json:"poll,omitempty"`
-	WAL  cdc.Position `json:"wal,omitzero"`
+	Position cdc.Position `json:"position"` // of the source: everything before it is delivered and acknowledged
+	// Poll is the strategy of a source that polls the table, and "" for one that reads a slot. If it
+	// polls, WAL is the LSN before which everything delivered was written, 0 if that does not matter.
+	Poll string  `json:"poll,omitempty"`
+	WAL  cdc.LSN `json:"wal,omitzero"`
 	// Table is the table that a source polls; nil for a source that reads a slot.
 	Table *cdc.PolledTable `json:"table,omitempty"`
-	// XIDColumn is for the strategy cursor: the column whose transaction ids LSN counts.
+	// XIDColumn is for the strategy cursor: the column whose transaction ids Position counts.
 	XIDColumn string `json:"xid_column,omitempty"`
 	// Border is for a relay that polls and has taken over from one that read a slot: the transactions that
-	// this snapshot sees are delivered, too. It is "" once LSN is beyond the snapshot.
+	// this snapshot sees are delivered, too. It is "" once Position is beyond the snapshot.
 	Border string `json:"border,omitempty"`
 	Next   *Next  `json:"next,omitempty"`
 	Copy   *Copy  `json:"copy,omitempty"`
@@ -58,7 +57,7 @@ type Record struct {
 	Published *Published `json:"published,omitempty"`
 	// Accepted are the gaps that a person has accepted and not closed yet, oldest first.
 	Accepted []Accepted `json:"accepted,omitempty"`
-	// CommitTime is when the newest event before LSN was committed, by the server's clock. It is
+	// CommitTime is when the newest event before Position was committed, by the server's clock. It is
 	// zero if that is not known.
 	CommitTime time.Time `json:"commit_time,omitzero"`
 	RunID      string    `json:"run_id"` // made with the first record and kept in all later ones
@@ -66,13 +65,13 @@ type Record struct {
 	Time       time.Time `json:"time"`   // of the writing, for people
 }
 
-// Next says how much of the first transaction behind the record's LSN is acknowledged: its first
+// Next says how much of the first transaction behind the record's Position is acknowledged: its first
 // Rows records. Some of these may have been passed over because walpost skip asked.
 type Next struct {
-	CommitLSN    cdc.Position `json:"commit_lsn"`     // of its commit record, as Begin carries it
-	CommitEndLSN cdc.Position `json:"commit_end_lsn"` // 0/0 until its Commit is read
-	Rows         int          `json:"rows"`
-	LastEventID  string       `json:"last_event_id"` // of the last of these records, for people
+	Commit      cdc.Position `json:"commit"`              // of its commit record, as Begin carries it
+	CommitEnd   cdc.Position `json:"commit_end,omitzero"` // 0 until its Commit is read
+	Rows        int          `json:"rows"`
+	LastEventID string       `json:"last_event_id"` // of the last of these records, for people
 }
 
 // TableOf is what a record remembers of the table that found polls, nil if it polls none.
@@ -88,10 +87,10 @@ func (r *Record) replaced(found *cdc.Identity) bool {
 	return r.Table != nil && found.Polled.OID != 0 && !found.Polled.Is(*r.Table)
 }
 
-// FirstWAL is the WAL of a first record at lsn. If the relay begins behind rows that are there, a server
+// FirstWAL is the WAL of a first record at a position. If the relay begins behind rows that are there, a server
 // that lacks the WAL of these rows can give their transaction ids to other rows.
-func FirstWAL(found cdc.Identity, lsn cdc.Position) cdc.Position {
-	if found.Poll == "" || lsn <= 1 {
+func FirstWAL(found cdc.Identity, at cdc.Position) cdc.LSN {
+	if found.Poll == "" || at == cdc.Numbered(1) {
 		return 0
 	}
 	return found.Server
@@ -219,8 +218,10 @@ func (r *Record) check() error {
 		return errors.New("epoch must be at least 1 (got 0)")
 	case r.Timeline == 0:
 		return errors.New("timeline must be at least 1 (got 0)")
-	case r.LSN == 0:
-		return errors.New("lsn must not be 0/0")
+	case r.Position == 0:
+		return errors.New("position must not be 0")
+	case !r.Intended() && r.Position.IsNumber() != (r.Poll != ""):
+		return fmt.Errorf("position must be a number if poll is set, and otherwise an LSN (got %s)", r.Position)
 	case r.Time.UTC().Year() < 0 || r.Time.UTC().Year() > 9999:
 		return fmt.Errorf("time must be in the years 0 to 9999, in UTC (got %d)", r.Time.UTC().Year())
 	case r.Poll != "" && (r.Slot != "" || r.Copies(OriginSnapshot) || r.Published != nil):
@@ -229,8 +230,8 @@ func (r *Record) check() error {
 		return errors.New("a record without poll must have neither wal nor border nor xid_column nor table")
 	case r.Table != nil && (r.Table.OID == 0 || r.Table.Database == 0 || !utf8.ValidString(r.Table.Name)):
 		return fmt.Errorf("table must have a name and two OIDs (got %+v)", *r.Table)
-	case r.Next != nil && r.Next.CommitLSN == 0:
-		return errors.New("next.commit_lsn must not be 0/0")
+	case r.Next != nil && r.Next.Commit == 0:
+		return errors.New("next.commit must not be 0")
 	case r.Next != nil && r.Next.Rows < 0:
 		return fmt.Errorf("next.rows must be at least 0 (got %d)", r.Next.Rows)
 	case r.Copy != nil && r.Next != nil:
@@ -317,6 +318,6 @@ func (r *Record) compare(o *Record) int {
 	}
 	copied, next := rows(r)
 	otherCopied, otherNext := rows(o)
-	return cmp.Or(cmp.Compare(r.Epoch, o.Epoch), cmp.Compare(r.LSN, o.LSN), cmp.Compare(copied, otherCopied), cmp.Compare(next, otherNext),
+	return cmp.Or(cmp.Compare(r.Epoch, o.Epoch), cmp.Compare(r.Position, o.Position), cmp.Compare(copied, otherCopied), cmp.Compare(next, otherNext),
 		cmp.Compare(r.HolderKey(), o.HolderKey()))
 }

@@ -19,8 +19,8 @@ import (
 func aRecord() *Record {
 	return &Record{
 		Version: Version, Name: "shop.walpost", Epoch: 7, SystemID: "7564103926847123456", Timeline: 3,
-		Slot: "walpost", Database: "shop", LSN: 0x16_B374D848,
-		Next:      &Next{CommitLSN: 0x16_B374E000, CommitEndLSN: 0x16_B374E030, Rows: 2, LastEventID: "7f3"},
+		Slot: "walpost", Database: "shop", Position: 0x16_B374D848,
+		Next:      &Next{Commit: 0x16_B374E000, CommitEnd: 0x16_B374E030, Rows: 2, LastEventID: "7f3"},
 		Published: &Published{Published: publishes(), LSN: 0x16_B374D900, Time: time.Date(2026, 11, 20, 11, 59, 50, 0, time.UTC)},
 		RunID:     "018f", Holder: "2c1f", Time: time.Date(2026, 11, 20, 12, 0, 0, 123456000, time.UTC),
 	}
@@ -37,8 +37,8 @@ func publishes() cdc.Published {
 func TestARecordIsStoredLikeThis(t *testing.T) {
 	const key = "shop.walpost/7.2c1f"
 	const value = `{"version":2,"name":"shop.walpost","epoch":7,"system_identifier":"7564103926847123456","timeline":3,` +
-		`"slot":"walpost","database":"shop","lsn":"16/B374D848","next":{"commit_lsn":"16/B374E000",` +
-		`"commit_end_lsn":"16/B374E030","rows":2,"last_event_id":"7f3"},` +
+		`"slot":"walpost","database":"shop","position":"16/B374D848","next":{"commit":"16/B374E000",` +
+		`"commit_end":"16/B374E030","rows":2,"last_event_id":"7f3"},` +
 		`"published":{"publication":"walpost","oid":16410,"xmin":740,"tables":[{"name":"public.outbox","oid":16400,` +
 		`"entries":[{"by":"table","oid":16411,"xmin":740}]},{"name":"sales.outbox","oid":16402,"entries":[` +
 		`{"by":"schema","oid":16412,"xmin":740},{"by":"all tables"}]}],"lsn":"16/B374D900","time":"2026-11-20T11:59:50Z"},` +
@@ -62,7 +62,7 @@ func TestARecordIsStoredLikeThis(t *testing.T) {
 }
 
 func lsn(t *rapid.T, what string) cdc.Position {
-	return cdc.Position(rapid.Uint64Min(1).Draw(t, what))
+	return cdc.Position(rapid.Uint64Range(1, 1<<63-1).Draw(t, what))
 }
 
 // records draws any record that may be stored.
@@ -74,17 +74,17 @@ func records() *rapid.Generator[*Record] {
 			Name:    name.Draw(t, "name") + rapid.SampledFrom([]string{"", "/", "/3", "//", "/a/7"}).Draw(t, "slashes"),
 			Epoch:   rapid.Uint64Min(1).Draw(t, "epoch"), SystemID: name.Draw(t, "system"),
 			Timeline: rapid.Uint32Min(1).Draw(t, "timeline"), Slot: name.Draw(t, "slot"), Database: name.Draw(t, "database"),
-			LSN: lsn(t, "lsn"), RunID: rapid.StringN(0, 9, -1).Draw(t, "run"), Holder: rapid.StringN(0, 9, -1).Draw(t, "holder"),
+			Position: lsn(t, "lsn"), RunID: rapid.StringN(0, 9, -1).Draw(t, "run"), Holder: rapid.StringN(0, 9, -1).Draw(t, "holder"),
 			Time: time.Unix(rapid.Int64Range(0, 1<<33).Draw(t, "s"), rapid.Int64Range(0, 999999999).Draw(t, "ns")).UTC(),
 		}
 		if rapid.Bool().Draw(t, "next?") {
 			r.Next = &Next{
-				CommitLSN: lsn(t, "commit"), CommitEndLSN: lsn(t, "end") - 1,
+				Commit: lsn(t, "commit"), CommitEnd: lsn(t, "end") - 1,
 				Rows: rapid.IntMin(0).Draw(t, "rows"), LastEventID: rapid.String().Draw(t, "id"),
 			}
 		}
 		if rapid.Bool().Draw(t, "published?") {
-			r.Published = &Published{Published: publishes(), LSN: lsn(t, "look"), Time: time.Unix(rapid.Int64Range(0, 1<<33).Draw(t, "at"), 0).UTC()}
+			r.Published = &Published{Published: publishes(), LSN: lsn(t, "look").LSN(), Time: time.Unix(rapid.Int64Range(0, 1<<33).Draw(t, "at"), 0).UTC()}
 			r.Published.OID, r.Published.Publication = rapid.Uint32Min(1).Draw(t, "oid"), name.Draw(t, "publication")
 		}
 		return r
@@ -125,17 +125,17 @@ func TestWhatIsNotUnderstoodIsAnError(t *testing.T) {
 		{"something behind", key, value + "{}", "after top-level value"},
 		{"no version", key, edit(`"version":2,`, ``), "version is missing"},
 		{"a later version", key, edit(`"version":2`, `"version":3`), "version 3 is unknown"},
-		{"a later version, of which nothing else is known", key, `{"version":3,"lsn":{"at":1}}`, "version 3 is unknown"},
+		{"a later version, of which nothing else is known", key, `{"version":3,"position":{"at":1}}`, "version 3 is unknown"},
 		{"version 0", key, edit(`"version":2`, `"version":0`), "version 0 is unknown"},
 		{"version 1", key, edit(`"version":2`, `"version":1`), "version 1 is unknown"},
 		{"a publication without an OID", key, edit(`"oid":16410`, `"oid":0`), "published.oid"},
 		{"a publication without a look", key, edit(`"lsn":"16/B374D900",`, ``), "published.lsn"},
 		{"a field it does not have", key, edit(`"run_id"`, `"runid"`), "unknown field"},
 		{"a field of next that it does not have", key, edit(`"rows":2`, `"rows":2,"x":1`), "unknown field"},
-		{"an LSN that is none", key, edit(`16/B374D848`, `16-B374D848`), "not an LSN"},
+		{"an LSN that is none", key, edit(`16/B374D848`, `16-B374D848`), "not a position"},
 		{"an LSN that is a number", key, edit(`"16/B374D848"`, `97523456072`), "cannot unmarshal"},
-		{"no LSN", key, edit(`"lsn":"16/B374D848",`, ``), "lsn must not be 0/0"},
-		{"an empty next", key, edit(value[strings.Index(value, `{"commit_lsn"`):strings.Index(value, `,"published"`)], `{}`), "next.commit_lsn"},
+		{"no position", key, edit(`"position":"16/B374D848",`, ``), "position must not be 0"},
+		{"an empty next", key, edit(value[strings.Index(value, `{"commit"`):strings.Index(value, `,"published"`)], `{}`), "next.commit must"},
 		{"rows below 0", key, edit(`"rows":2`, `"rows":-1`), "next.rows"},
 		{"no system", key, edit(`"7564103926847123456"`, `""`), "system_identifier is missing"},
 		{"no slot", key, edit(`"slot":"walpost",`, ``), "slot is missing"},
@@ -174,8 +174,8 @@ func TestARecordThatCouldNotBeReadIsNotWritten(t *testing.T) {
 		"timeline 0":        func(r *Record) { r.Timeline = 0 },
 		"no slot":           func(r *Record) { r.Slot = "" },
 		"no database":       func(r *Record) { r.Database = "" },
-		"LSN 0/0":           func(r *Record) { r.LSN = 0 },
-		"next at 0/0":       func(r *Record) { r.Next.CommitLSN = 0 },
+		"position 0":        func(r *Record) { r.Position = 0 },
+		"next at 0":         func(r *Record) { r.Next.Commit = 0 },
 		"rows below 0":      func(r *Record) { r.Next.Rows = -1 },
 		"a time out of any": func(r *Record) { r.Time = time.Unix(math.MaxInt32*1000, 0) },
 	} {
@@ -269,9 +269,9 @@ func TestOneUnreadableRecordIsEnough(t *testing.T) {
 // FuzzDecode looks for a value that panics, or is taken and can not be written and read again.
 func FuzzDecode(f *testing.F) {
 	f.Add("shop.walpost/7.2c1f", aRecord().Encode())
-	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0001-01-01T00:00:00Z"}`))
-	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"2026-11-20T12:00:00+01:00"}`))
-	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0000-01-01T00:00:00+23:59"}`))
+	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","position":"0/1","run_id":"","time":"0001-01-01T00:00:00Z"}`))
+	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","position":"0/1","run_id":"","time":"2026-11-20T12:00:00+01:00"}`))
+	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","position":"0/1","run_id":"","time":"0000-01-01T00:00:00+23:59"}`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		r, err := Decode(key, value)
 		if err != nil {
@@ -304,11 +304,11 @@ func TestOfTwoHoldersOfOneEpochTheFurtherOneIsTheNewest(t *testing.T) {
 		return func(r *Record) { r.Copy = &Copy{Origin: OriginSnapshot, Slot: true, Rows: rows} }
 	}
 	for what, c := range map[string]struct{ further, behind func(r *Record) }{
-		"epoch":            {func(r *Record) { r.Epoch++; r.LSN-- }, func(*Record) {}},
-		"position":         {func(r *Record) { r.LSN++ }, func(r *Record) { r.Next = &Next{CommitLSN: r.LSN + 1, Rows: 3} }},
+		"epoch":            {func(r *Record) { r.Epoch++; r.Position-- }, func(*Record) {}},
+		"position":         {func(r *Record) { r.Position++ }, func(r *Record) { r.Next = &Next{Commit: r.Position + 1, Rows: 3} }},
 		"rows of a copy":   {copied(4), copied(3)},
 		"end of a copy":    {func(*Record) {}, copied(4)},
-		"part of the next": {func(r *Record) { r.Next = &Next{CommitLSN: r.LSN + 1, Rows: 1} }, func(*Record) {}},
+		"part of the next": {func(r *Record) { r.Next = &Next{Commit: r.Position + 1, Rows: 1} }, func(*Record) {}},
 	} {
 		for _, holders := range [][2]string{{"a", "b"}, {"b", "a"}} {
 			further, behind := of(holders[0], c.further), of(holders[1], c.behind)

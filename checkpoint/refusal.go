@@ -65,7 +65,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		r.From = slot.Confirmed // it survives an invalidation
 	} else {
 		c := *rec
-		r.Record, r.From, r.Since = &c, rec.LSN, rec.CommitTime
+		r.Record, r.From, r.Since = &c, rec.Position, rec.CommitTime
 	}
 	// comparable says that the positions found belong to the record's history, or to one that
 	// continues it from From on.
@@ -79,11 +79,11 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		// Beyond the fork, other events have the positions of delivered events.
 		end, ok := fork(&found, rec.Timeline)
 		if ok {
-			r.From = min(r.From, end)
+			r.From = min(r.From, end.Position())
 		}
 		comparable = ok
 	case ServerBehind:
-		r.From = min(r.From, found.Server)
+		r.From = min(r.From, found.Server.Position())
 	case OtherSlot:
 		comparable = found.Timeline == rec.Timeline
 	case SlotAhead:
@@ -116,10 +116,10 @@ func (r *Refusal) widen(was *Published) {
 		from = min(from, end)
 	}
 	if r.Reason == PublicationChanged {
-		r.From, r.Since = from, was.Time
+		r.From, r.Since = from.Position(), was.Time
 		return
 	}
-	r.From = min(r.From, from)
+	r.From = min(r.From, from.Position())
 	if r.Since.After(was.Time) {
 		r.Since = was.Time
 	}
@@ -138,10 +138,10 @@ func (r *Refusal) token() string {
 		// it writes a last checkpoint.
 		fmt.Fprintf(h, "%s\n%q %q %q %q %q %q\n", r.Reason, rec.Name, rec.SystemID, rec.Database, rec.Slot, rec.Published.Publication, f.Published.Publication)
 	default:
-		var end cdc.Position
+		var end cdc.LSN
 		var forked bool
 		if rec != nil {
-			fmt.Fprintf(h, "%q %d %s %s %q %d %q %q\n", rec.Name, rec.Epoch, rec.LSN, rec.reach(),
+			fmt.Fprintf(h, "%q %d %s %s %q %d %q %q\n", rec.Name, rec.Epoch, rec.Position, rec.reach(),
 				rec.SystemID, rec.Timeline, rec.Database, cmp.Or(rec.Poll, rec.Slot))
 			if c := rec.Copy; c != nil {
 				fmt.Fprintf(h, "%s %d\n", c.Origin, c.Rows)
@@ -202,7 +202,7 @@ func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err er
 		return 0, fmt.Errorf("the server, the slot or the checkpoint has changed since walpost refused gap %s", ref.Token)
 	}
 	if ref.KeepsPosition() {
-		return ref.Record.LSN, nil
+		return ref.Record.Position, nil
 	}
 	return found.SlotFound.Confirmed, nil
 }
@@ -221,7 +221,7 @@ func (r *Refusal) found() string {
 	if rec == nil {
 		return fmt.Sprintf("slot %q is lost (%s), and no checkpoint belongs to it", f.Slot, why(&f.SlotFound))
 	}
-	key := fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.LSN)
+	key := fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.Position)
 	if rec.Poll != "" && rec.WAL != 0 {
 		key = fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.WAL)
 	}

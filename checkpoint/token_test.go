@@ -42,8 +42,8 @@ func TestATokenNamesOneGap(t *testing.T) {
 	for what, change := range map[string]func(*Record, *cdc.Identity){
 		"the next epoch":             func(r *Record, _ *cdc.Identity) { r.Epoch++ },
 		"another record":             func(r *Record, _ *cdc.Identity) { r.Name = "shop" },
-		"the record moved":           func(r *Record, _ *cdc.Identity) { r.LSN++ },
-		"the record's next":          func(r *Record, _ *cdc.Identity) { r.Next = &Next{CommitLSN: 0x2400, Rows: 1} },
+		"the record moved":           func(r *Record, _ *cdc.Identity) { r.Position++ },
+		"the record's next":          func(r *Record, _ *cdc.Identity) { r.Next = &Next{Commit: 0x2400, Rows: 1} },
 		"the slot moved":             func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed++ },
 		"the slot is gone":           func(_ *Record, f *cdc.Identity) { f.SlotFound = cdc.SlotState{} },
 		"the slot is lost":           func(_ *Record, f *cdc.Identity) { f.SlotFound.Invalidation = "lost" },
@@ -136,7 +136,7 @@ func TestATokenOfAChangedPublicationStays(t *testing.T) {
 			t.Fatalf("refused: %v, and at the start: %v", err, again)
 		}
 		start, err := AcceptedStart(ref, *found)
-		if err != nil || start != rec.LSN {
+		if err != nil || start != rec.Position {
 			t.Errorf("accepted: %s, %v", start, err)
 		}
 		found.Published.XMin++
@@ -150,7 +150,7 @@ func TestATokenOfAChangedPublicationStays(t *testing.T) {
 		t.Errorf("the token of this gap is %s", gap)
 	}
 	for what, change := range map[string]func(*Record, *cdc.Identity){
-		"the record goes on": func(r *Record, f *cdc.Identity) { r.LSN++; r.Epoch++; r.Next = &Next{CommitLSN: 0x2400, Rows: 1} },
+		"the record goes on": func(r *Record, f *cdc.Identity) { r.Position++; r.Epoch++; r.Next = &Next{Commit: 0x2400, Rows: 1} },
 		"a later look":       func(r *Record, _ *cdc.Identity) { r.Published.LSN++; r.Published.Time = looked.Add(1) },
 		"the slot goes on":   func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed++ },
 		"a promotion":        func(_ *Record, f *cdc.Identity) { descended(f, 0x2500) },

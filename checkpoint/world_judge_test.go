@@ -42,7 +42,7 @@ func (w *world) begin(epoch uint64) {
 	}
 	w.remember = memory{rec: &Record{
 		Name: "shop.walpost", Epoch: epoch, SystemID: w.now.system, Timeline: w.now.timeline,
-		Slot: "walpost", Database: "shop", LSN: 0x100,
+		Slot: "walpost", Database: "shop", Position: 0x100,
 	}}
 }
 
@@ -87,7 +87,7 @@ func (w *world) promote(t *rapid.T, s *server) {
 	// What lies ahead on older timelines is cut away with them.
 	history := []cdc.Fork{}
 	for _, f := range s.history {
-		if f.End <= at {
+		if f.End.Position() <= at {
 			history = append(history, f)
 		}
 	}
@@ -95,7 +95,7 @@ func (w *world) promote(t *rapid.T, s *server) {
 	if len(history) < len(s.history) {
 		timeline = s.history[len(history)].Timeline
 	}
-	s.history, s.timeline = append(history, cdc.Fork{Timeline: timeline, End: at}), w.timelines
+	s.history, s.timeline = append(history, cdc.Fork{Timeline: timeline, End: at.LSN()}), w.timelines
 	switch rapid.IntRange(0, 3).Draw(t, "slot of the promoted") {
 	case 0:
 		s.slot = slot{name: s.slot.name} // before 17
@@ -116,8 +116,8 @@ func (w *world) start(t *rapid.T) bool {
 	truth := w.remember.truth(w.now)
 	var ref *Refusal
 	switch {
-	case err == nil && start != rec.LSN:
-		t.Fatalf("start at %s, and the record is at %s", start, rec.LSN)
+	case err == nil && start != rec.Position:
+		t.Fatalf("start at %s, and the record is at %s", start, rec.Position)
 	case truth.unseen:
 		// Either way: see Judge.
 	case err == nil && truth.dishonest != "":
@@ -142,7 +142,7 @@ func (w *world) start(t *rapid.T) bool {
 	errors.As(err, &ref)
 	w.refused[string(ref.Reason)]++
 	w.checkToken(t, ref)
-	if ref.From > max(rec.LSN, found.SlotFound.Confirmed) || ref.To != 0 && ref.To <= ref.From {
+	if ref.From > max(rec.Position, found.SlotFound.Confirmed) || ref.To != 0 && ref.To <= ref.From {
 		t.Fatalf("the gap is from %s to %s\nrecord %+v\nfound %+v", ref.From, ref.To, rec, found)
 	}
 	return false
@@ -154,7 +154,7 @@ func (w *world) checkToken(t *rapid.T, ref *Refusal) {
 	}
 	found := ref.Found
 	found.Server, found.SlotFound.Restart, found.History = 0, 0, nil
-	gap := fmt.Sprintf("%s %d/%d %+v", ref.Reason, ref.Record.Epoch, ref.Record.LSN, found)
+	gap := fmt.Sprintf("%s %d/%d %+v", ref.Reason, ref.Record.Epoch, ref.Record.Position, found)
 	if before, ok := w.tokens[ref.Token]; ok && before != gap {
 		t.Fatalf("token %s is of\n%s\nand of\n%s", ref.Token, before, gap)
 	}
@@ -181,7 +181,7 @@ func (w *world) hold() {
 // stand puts the record where everything before lsn is delivered or given up, and nothing behind it.
 func (w *world) stand(lsn cdc.Position) {
 	rec := *w.remember.rec
-	rec.LSN, rec.Next = lsn, nil
+	rec.Position, rec.Next = lsn, nil
 	w.remember = memory{rec: &rec, wal: w.now.until(lsn)}
 }
 
@@ -255,15 +255,15 @@ func (w *world) deliver(t *rapid.T) {
 	if !w.start(t) {
 		return
 	}
-	w.stand(place(t, w.now, w.remember.rec.LSN))
+	w.stand(place(t, w.now, w.remember.rec.Position))
 	for _, r := range w.now.wal {
-		if !r.tx || r.start < w.remember.rec.LSN {
+		if !r.tx || r.start < w.remember.rec.Position {
 			continue
 		}
 		if rows := rapid.IntRange(0, 3).Draw(t, "rows in part"); rows > 0 {
-			next := &Next{CommitLSN: r.start, Rows: rows - 1}
+			next := &Next{Commit: r.start, Rows: rows - 1}
 			if rapid.Bool().Draw(t, "end known") {
-				next.CommitEndLSN = r.end
+				next.CommitEnd = r.end
 			}
 			if next.Rows > 0 {
 				w.remember.wal = w.now.until(r.end)
@@ -273,7 +273,7 @@ func (w *world) deliver(t *rapid.T) {
 		break
 	}
 	if rapid.Bool().Draw(t, "confirmed") {
-		w.now.slot.confirmed = w.remember.rec.LSN
+		w.now.slot.confirmed = w.remember.rec.Position
 	}
 }
 

@@ -59,7 +59,7 @@ func (s *server) until(pos cdc.Position) []walRecord {
 func (s *server) left(timeline uint32) cdc.Position {
 	for _, f := range s.history {
 		if f.Timeline == timeline {
-			return f.End
+			return f.End.Position()
 		}
 	}
 	return s.at()
@@ -71,10 +71,10 @@ func (s *server) descendsFrom(timeline uint32) bool {
 
 func (s *server) identity() cdc.Identity {
 	id := cdc.Identity{
-		SystemID: s.system, Timeline: s.timeline, Database: s.database, Slot: s.slot.name, Server: s.at(), History: s.history,
+		SystemID: s.system, Timeline: s.timeline, Database: s.database, Slot: s.slot.name, Server: s.at().LSN(), History: s.history,
 	}
 	if s.slot.exists {
-		id.SlotFound = cdc.SlotState{Exists: true, Confirmed: s.slot.confirmed, Restart: s.slot.confirmed, WALStatus: "reserved"}
+		id.SlotFound = cdc.SlotState{Exists: true, Confirmed: s.slot.confirmed, Restart: s.slot.confirmed.LSN(), WALStatus: "reserved"}
 		if s.slot.lost {
 			id.SlotFound.WALStatus, id.SlotFound.Restart = "lost", 0
 		}
@@ -121,12 +121,12 @@ func (m *memory) truth(s *server) truth {
 		}
 		return truth{
 			dishonest: fmt.Sprintf("record %d was delivered, and record %d stands in its place", r.id, s.wal[i].id),
-			unseen:    s.wal[i].timeline == r.timeline && s.left(r.timeline) >= m.rec.reach(),
+			unseen:    s.wal[i].timeline == r.timeline && s.left(r.timeline).LSN() >= m.rec.reach(),
 		}
 	}
 	for _, r := range s.wal {
 		// Whether it is one of ours does not matter: whoever moved the slot over it did not look.
-		if r.end > m.rec.LSN && r.end <= s.slot.confirmed {
+		if r.end > m.rec.Position && r.end <= s.slot.confirmed {
 			return truth{dishonest: fmt.Sprintf("the slot leaves out record %d", r.id)}
 		}
 	}

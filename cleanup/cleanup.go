@@ -66,10 +66,11 @@ type Settings struct {
 	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in
 	// UTC.
 	TimeColumn string
-	// Slot and Publication are what the relay reads. Polls says that it polls the table instead: then its
-	// confirmed position is the id below which all transactions are delivered.
+	// Slot and Publication are what the relay reads.
 	Slot, Publication string
-	Polls             bool
+	// Below is for a relay that counts by transaction ids: the id below which all transactions are
+	// delivered, 0 if that is not known. nil is for a relay that reads Slot.
+	Below func() uint64
 	// Connect opens an ordinary connection to the database as the relay's role.
 	Connect func(ctx context.Context) (*pgconn.PgConn, error)
 	// Kept returns the ids of events whose rows stay, because the events are dead or parked. It is asked
@@ -402,22 +403,14 @@ func (c *Cleaner) lacks(t pg.Table, err error) error {
 
 func (c *Cleaner) waits(why string) { c.update(func(s *Status) { s.Waiting = why }) }
 
-// lowXIDs are ids that rows have which are older than all transactions.
-const lowXIDs = 3
-
 // below is the transaction id below which everything was delivered, or 0 if it is not known.
 func (c *Cleaner) below(ctx context.Context) (uint64, error) {
 	// Read the progress before the slot and the mark. If the session ends in between, the next read
 	// sees it, and the mark counts no more.
-	p := c.cfg.Progress()
-	if c.cfg.Polls {
-		c.waits("")
-		if p.Session == 0 || p.Confirmed <= lowXIDs {
-			c.waits("no position has been confirmed since the relay connected")
-			return 0, nil
-		}
-		return uint64(p.Confirmed), nil
+	if c.cfg.Below != nil {
+		return c.known(c.cfg.Below()), nil
 	}
+	p := c.cfg.Progress()
 	if c.horizon.wants(p) {
 		m, err := c.mark(ctx)
 		if err != nil {
@@ -434,11 +427,15 @@ func (c *Cleaner) below(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	below := c.horizon.bound(c.cfg.Progress(), slot)
+	return c.known(c.horizon.bound(c.cfg.Progress(), slot)), nil
+}
+
+// known shows why the cleaner waits if below is 0.
+func (c *Cleaner) known(below uint64) uint64 {
+	why := ""
 	if below == 0 {
-		c.waits("no position has been confirmed since the relay connected")
-	} else {
-		c.waits("")
+		why = "no position has been confirmed since the relay connected"
 	}
-	return below, nil
+	c.waits(why)
+	return below
 }

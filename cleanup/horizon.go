@@ -6,9 +6,9 @@ import "github.com/walpost/walpost/cdc"
 type Progress struct {
 	// Session identifies the relay's present session with the database. It is 0 without a session.
 	Session uint64
-	// Confirmed is the position that this session has confirmed. Everything that was committed
+	// Confirmed is what this session has confirmed of the slot. Everything that was committed
 	// before it is in Kafka and in the checkpoint.
-	Confirmed cdc.Position
+	Confirmed cdc.LSN
 	// Gap is the token of a gap that a person has accepted and not closed, "" for none. Rows in it may
 	// not be in Kafka, so no row is removed.
 	Gap string
@@ -23,7 +23,7 @@ type Progress struct {
 // is above the parent's, so below xmin both have ended.
 type mark struct {
 	xmin     uint64 // a full transaction id, with its epoch
-	position cdc.Position
+	position cdc.LSN
 }
 
 // A horizon computes the transaction id below which everything was delivered, from marks and the
@@ -53,7 +53,7 @@ func (h *horizon) note(p Progress, m mark) {
 
 // bound is the id below which everything was delivered, or 0. slot is the confirmed position of the
 // slot, read on the connection of the marks. The relay and the slot must both have passed the mark.
-func (h *horizon) bound(p Progress, slot cdc.Position) uint64 {
+func (h *horizon) bound(p Progress, slot cdc.LSN) uint64 {
 	h.follow(p)
 	if h.pending != nil && p.Confirmed >= h.pending.position && slot >= h.pending.position {
 		h.below = max(h.below, h.pending.xmin)

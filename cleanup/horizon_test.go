@@ -19,7 +19,7 @@ func TestNothingIsDeliveredBeforeBothHaveConfirmedTheMark(t *testing.T) {
 	if h.wants(p) {
 		t.Error("a second mark is wanted while the first one waits")
 	}
-	for _, c := range []struct{ relay, slot cdc.Position }{{100, 100}, {199, 300}, {300, 199}, {0, 0}} {
+	for _, c := range []struct{ relay, slot cdc.LSN }{{100, 100}, {199, 300}, {300, 199}, {0, 0}} {
 		if got := h.bound(Progress{Session: 1, Confirmed: c.relay}, c.slot); got != 0 {
 			t.Errorf("with %v of the relay and %v of the slot: below %d", c.relay, c.slot, got)
 		}
@@ -72,14 +72,14 @@ func TestTheBoundIsNeverAboveWhatIsConfirmed(t *testing.T) {
 		var h horizon
 		type tx struct {
 			id     uint64
-			commit cdc.Position // 0 while it is open
+			commit cdc.LSN // 0 while it is open
 		}
 		var (
 			all       []tx
-			nextID    uint64       = 3
-			end       cdc.Position = 1000
-			confirmed cdc.Position
-			slot      cdc.Position
+			nextID    uint64  = 3
+			end       cdc.LSN = 1000
+			confirmed cdc.LSN
+			slot      cdc.LSN
 			session   uint64 = 1
 		)
 		xmin := func() uint64 {
@@ -105,9 +105,9 @@ func TestTheBoundIsNeverAboveWhatIsConfirmed(t *testing.T) {
 					}
 				}
 			case 4: // the relay goes on; the slot hears of it later
-				confirmed += cdc.Position(r.Int64N(int64(end-confirmed) + 1))
+				confirmed += cdc.LSN(r.Int64N(int64(end-confirmed) + 1))
 			case 5:
-				slot += cdc.Position(r.Int64N(int64(max(confirmed, slot)-slot) + 1))
+				slot += cdc.LSN(r.Int64N(int64(max(confirmed, slot)-slot) + 1))
 			case 6:
 				if noted != nil {
 					h.note(Progress{Session: session, Confirmed: confirmed}, *noted)
@@ -125,7 +125,7 @@ func TestTheBoundIsNeverAboveWhatIsConfirmed(t *testing.T) {
 			case 8:
 				if r.IntN(5) == 0 { // restored: an earlier state, other transactions under the same ids
 					n := r.IntN(len(all) + 1)
-					all, nextID, end = all[:n:n], 3+uint64(n), 1000+cdc.Position(20*n)
+					all, nextID, end = all[:n:n], 3+uint64(n), 1000+cdc.LSN(20*n)
 					all = append([]tx(nil), all...)
 					for i := range all {
 						all[i].commit = min(all[i].commit, end)

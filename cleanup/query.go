@@ -38,14 +38,14 @@ func (c *Cleaner) mark(ctx context.Context) (mark, error) {
 	if err != nil {
 		return mark{}, err
 	}
-	end, err := pg.Row[struct{ At cdc.Position }](ctx, c.conn, "read the end of the WAL", "SELECT pg_current_wal_insert_lsn() AS at")
-	return mark{xmin: snapshot.XMin, position: cdc.Position(end.At)}, err
+	end, err := pg.Row[struct{ At cdc.LSN }](ctx, c.conn, "read the end of the WAL", "SELECT pg_current_wal_insert_lsn() AS at")
+	return mark{xmin: snapshot.XMin, position: end.At}, err
 }
 
 // slot is the confirmed position of the slot on this server. The error is errWaits if no process
 // reads the slot, because the relay may read from another server.
-func (c *Cleaner) slot(ctx context.Context) (cdc.Position, error) {
-	found, err := pg.Rows[struct{ At cdc.Position }](ctx, c.conn, "read the slot", `SELECT confirmed_flush_lsn AS at FROM pg_replication_slots
+func (c *Cleaner) slot(ctx context.Context) (cdc.LSN, error) {
+	found, err := pg.Rows[struct{ At cdc.LSN }](ctx, c.conn, "read the slot", `SELECT confirmed_flush_lsn AS at FROM pg_replication_slots
  WHERE slot_name = `+pg.QuoteLiteral(c.cfg.Slot)+` AND active AND confirmed_flush_lsn IS NOT NULL AND NOT pg_is_in_recovery()`)
 	switch {
 	case err != nil:
@@ -53,7 +53,7 @@ func (c *Cleaner) slot(ctx context.Context) (cdc.Position, error) {
 	case len(found) == 0:
 		return 0, errWaits
 	}
-	return cdc.Position(found[0].At), nil
+	return found[0].At, nil
 }
 
 // interval is a duration as Postgres reads it.

@@ -102,7 +102,7 @@ func (p *place) exec(sql ...string) {
 	}
 }
 
-func (p *place) set(session uint64, confirmed cdc.Position) {
+func (p *place) set(session uint64, confirmed cdc.LSN) {
 	p.mu.Lock()
 	p.progress = Progress{Session: session, Confirmed: confirmed}
 	p.mu.Unlock()
@@ -117,16 +117,16 @@ func (p *place) confirm() {
 }
 
 // end is the end of the WAL.
-func (p *place) end() cdc.Position {
+func (p *place) end() cdc.LSN {
 	p.Helper()
-	pos, err := cdc.ParsePosition(p.value("SELECT pg_current_wal_insert_lsn()::text"))
+	pos, err := cdc.ParseLSN(p.value("SELECT pg_current_wal_insert_lsn()::text"))
 	if err != nil {
 		p.Fatal(err)
 	}
 	return pos
 }
 
-func (p *place) confirmSlot(pos cdc.Position) {
+func (p *place) confirmSlot(pos cdc.LSN) {
 	p.Helper()
 	lsn := pglogrepl.LSN(pos)
 	if err := pglogrepl.SendStandbyStatusUpdate(p.ctx, p.stream, pglogrepl.StandbyStatusUpdate{WALWritePosition: lsn, WALFlushPosition: lsn, WALApplyPosition: lsn}); err != nil {

@@ -65,7 +65,7 @@ func (s *Source) Backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 	if unmet := condition.Unmet(s.set.Conditions(f)); len(unmet) > 0 {
 		return nil, unmet[0].Fault(false)
 	}
-	b, err := s.session(conn, f).backlog(ctx, at)
+	b, err := s.session(conn, f).backlog(ctx, at.Number())
 	if err != nil {
 		return nil, err
 	}
@@ -129,9 +129,9 @@ const logEvery = 5 * time.Minute
 
 // A delay is the transaction that rows wait for, as the log has it.
 type delay struct {
-	xid    cdc.Position // 0 for none
-	since  time.Time    // it is open, or was first seen
-	logged time.Time    // zero for not yet
+	xid    uint64    // 0 for none
+	since  time.Time // it is open, or was first seen
+	logged time.Time // zero for not yet
 }
 
 // by takes what delays rows now, nil for nothing. It reports whether the log must name it, and whether a delay that
@@ -166,7 +166,7 @@ func newBacklog(rows int, age *float64) *Backlog {
 }
 
 // backlog counts the rows at and behind the position.
-func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error) {
+func (s *cursor) backlog(ctx context.Context, at uint64) (*Backlog, error) {
 	got, err := pg.Row[struct {
 		XMin, Newest uint64 `json:",string"` // 0 for no row
 		Rows         int
@@ -184,7 +184,7 @@ func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 	if got.Newest < got.XMin {
 		return b, nil
 	}
-	blocker, err := s.blocker(ctx, cdc.Position(got.XMin))
+	blocker, err := s.blocker(ctx, got.XMin)
 	if blocker != nil && (blocker.Since.IsZero() || time.Since(blocker.Since) >= delayAfter) {
 		b.Blocker = blocker
 	}
@@ -192,7 +192,7 @@ func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 }
 
 // backlog counts the rows that are not finished.
-func (s *claimer) backlog(ctx context.Context, _ cdc.Position) (*Backlog, error) {
+func (s *claimer) backlog(ctx context.Context, _ uint64) (*Backlog, error) {
 	r := s.Session.rows
 	rows := fmt.Sprintf("(SELECT %s AS id, t.xmax AS locker, t.claimed_until, t.next_attempt_at, t.attempts, t.last_error, %s AS place, (%s)::bigint AS at FROM %s WHERE t.finished_at IS NULL ORDER BY %[2]s LIMIT %[5]d) c",
 		r.id, r.order, r.Time, r.from, CountedRows+1)
@@ -219,7 +219,7 @@ func (s *claimer) backlog(ctx context.Context, _ cdc.Position) (*Backlog, error)
  WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND coalesce(l.pid, 0) NOT IN (SELECT pid FROM pg_locks WHERE %s) ORDER BY place LIMIT 10`,
 		rows, lockIs(nameLock, digest(s.Claims.set.Name))))
 	for _, r := range locked {
-		by, err := s.blocker(ctx, cdc.Position(r.XID))
+		by, err := s.blocker(ctx, r.XID)
 		if err != nil {
 			return b, err
 		}

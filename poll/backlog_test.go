@@ -11,7 +11,7 @@ import (
 
 func (w *world) backlog() *Backlog {
 	w.Helper()
-	b, err := w.Backlog(w.Context(), max(w.at, 1))
+	b, err := w.Backlog(w.Context(), max(w.at, cdc.Numbered(1)))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestTheBacklogNamesTheTransactionThatDelaysIt(t *testing.T) {
 	testenv.Run(t, prepare, "BEGIN", "INSERT INTO other VALUES (2)", "PREPARE TRANSACTION 'lost'")
 	w.begin()
 	w.want("( 0 1 )")
-	if b, err := w.session.blocker(t.Context(), w.at-1); b != nil || err != nil {
+	if b, err := w.session.blocker(t.Context(), w.at.Number()-1); b != nil || err != nil {
 		t.Errorf("a transaction that has ended is blamed: %v, %v", b, err)
 	}
 	w.exec(insert("a", "2"), "SELECT pg_sleep(1.1)")
@@ -85,7 +85,7 @@ func TestWatchFollowsTheBacklog(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, "15"))
 	w.exec(insert("a", "1"))
 	at := make(chan cdc.Position, 1)
-	at <- 1
+	at <- cdc.Numbered(1)
 	done := make(chan struct{})
 	watched := w.Source
 	go func() {
@@ -122,7 +122,7 @@ func TestTheLogNamesWhatDelaysRows(t *testing.T) {
 		}
 	}
 	for i := range 20 { // writers that come and go
-		want("a short transaction of unknown age", &Blocker{XID: cdc.Position(i + 1)}, logAfter/2, false, false)
+		want("a short transaction of unknown age", &Blocker{XID: uint64(i + 1)}, logAfter/2, false, false)
 	}
 	hidden := &Blocker{XID: 50}
 	want("first seen", hidden, time.Second, false, false)

@@ -45,12 +45,12 @@ func (s *cursor) takeBorder(ctx context.Context) error {
 	if err := s.exec(ctx, "take a transaction id", "SELECT pg_current_xact_id()"); err != nil {
 		return err
 	}
-	l, err := s.look(ctx, cdc.Position(border.XMin))
+	l, err := s.look(ctx, border.XMin)
 	if err != nil {
 		return err
 	}
 	id := &s.identity
-	id.SlotFound.Exists, id.SlotFound.Created, id.SlotFound.Confirmed = true, true, cdc.Position(border.XMin)
+	id.SlotFound.Exists, id.SlotFound.Created, id.SlotFound.Confirmed = true, true, cdc.Numbered(border.XMin)
 	id.Border, id.Server = got.Sees, max(id.Server, l.insert)
 	return s.flushed(ctx, l.insert, l.flush)
 }
@@ -66,10 +66,10 @@ func (s *Source) setBorder(text string) {
 }
 
 // beyond is the condition for the rows that the border does not see, if there are any at or behind from.
-func (s *cursor) beyond(alias string, from cdc.Position) string {
+func (s *cursor) beyond(alias string, from uint64) string {
 	s.src.mu.Lock()
 	defer s.src.mu.Unlock()
-	if b := s.src.border; b == nil || uint64(from) >= b.XMax {
+	if b := s.src.border; b == nil || from >= b.XMax {
 		return ""
 	}
 	return fmt.Sprintf(" AND NOT pg_visible_in_snapshot(%s, %s)", s.xid(alias), pg.QuoteLiteral(s.src.sees))

@@ -55,16 +55,14 @@ func (s *Source) Change(ctx context.Context, former Former) (at cdc.Position, fo
 		return 0, found, 0, err
 	}
 	c := &cursor{Session: session}
+	from := uint64(1) // if workers claim rows, the table says what is to be done
 	switch claims := former.Strategy != Cursor; {
 	case s.set.Claims() && !claims:
-		at = 1
 		marked, err = c.mark(ctx, &former)
 	case !s.set.Claims() && claims:
-		at, err = c.unfinished(ctx)
-	default:
-		at = 1 // the table says what is to be done, to claim and to delete
+		from, err = c.unfinished(ctx)
 	}
-	return at, session.identity, marked, err
+	return cdc.Numbered(from), session.identity, marked, err
 }
 
 func deref(pid *int32) int32 {
@@ -116,25 +114,26 @@ SELECT (SELECT count(*) FROM d), count(*), (array_agg(format('%%L::xid8, %%L::bi
 
 // done is the condition for the rows that the strategy cursor has delivered. All of them are of transactions
 // below end.
-func (s *cursor) done(ctx context.Context, former *Former) (where string, end cdc.Position, err error) {
+func (s *cursor) done(ctx context.Context, former *Former) (where string, end uint64, err error) {
 	s.src.setBorder(former.Border)
-	where, end = "NOT ("+s.atLeast("t", former.At)+")", former.At
+	at, below := former.At.Number(), former.Open.Number()+1
+	where, end = "NOT ("+s.atLeast("t", at)+")", at
 	if border := s.src.border; border != nil {
-		end = max(end, cdc.Position(border.XMax))
+		end = max(end, border.XMax)
 	}
 	if former.Open == 0 || former.Last == "" {
 		return where, end, nil
 	}
-	open := s.condition("t", former.At, former.Open+1)
+	open := s.condition("t", at, below)
 	last, err := pg.Row[struct{ At *int64 }](ctx, s.conn, "find the last delivered row", fmt.Sprintf("SELECT max(%s) AS at FROM %s WHERE %s = %s AND %s", s.rows.order, s.rows.from, s.rows.id, pg.QuoteLiteral(former.Last), open))
 	if err == nil && last.At != nil {
-		where, end = fmt.Sprintf("(%s OR %s AND %s <= %d)", where, open, s.rows.order, *last.At), max(end, former.Open+1)
+		where, end = fmt.Sprintf("(%s OR %s AND %s <= %d)", where, open, s.rows.order, *last.At), max(end, below)
 	}
 	return where, end, err
 }
 
 // unfinished is the position below which no row is unfinished.
-func (s *cursor) unfinished(ctx context.Context) (cdc.Position, error) {
+func (s *cursor) unfinished(ctx context.Context) (uint64, error) {
 	if i := s.facts.Table.Relation.Index("finished_at"); i < 0 {
 		return 0, errors.New("the table has no column finished_at, which says what is delivered")
 	}

@@ -34,7 +34,7 @@ func TestDeliveredRowsAreMarkedInBatches(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					return cdc.Position(n)
+					return cdc.Numbered(n)
 				}
 				at := xid(strconv.Itoa(many + 1))
 				former := Former{Strategy: Cursor, At: at, Open: at, Last: strconv.Itoa(many + open), Agree: func(cdc.Identity) error { return nil }}

@@ -110,8 +110,8 @@ type Claims struct {
 	avoid map[string]avoided  // the keys that looks leave out
 	start start
 
-	pos         cdc.Position // end of the newest transaction
-	inTx, begun bool         // a transaction is open, and its Begin is given
+	pos         uint64 // end of the newest transaction
+	inTx, begun bool   // a transaction is open, and its Begin is given
 	pause       func(attempts int) time.Duration
 }
 
@@ -198,16 +198,16 @@ func all(*claimed) bool { return true }
 type claimer struct {
 	*Session
 	*Claims
-	begins  bool         // the relay uses this session
-	adopted bool         // the claims are this session's
-	able    bool         // the session has the lock of a worker that can deliver
-	token   string       // of the session, in its settings on the server
-	wal     cdc.Position // that is on the server's disk, at the newest look
+	begins  bool    // the relay uses this session
+	adopted bool    // the claims are this session's
+	able    bool    // the session has the lock of a worker that can deliver
+	token   string  // of the session, in its settings on the server
+	wal     cdc.LSN // that is on the server's disk, at the newest look
 }
 
 // beginning has nothing to find out, because each row says whether it is delivered. A worker that comes to others goes on with what they
 // left, even if it finds no record, as with a checkpoint file of its own.
-func (s *claimer) beginning(ctx context.Context, _ bool) (cdc.Position, error) {
+func (s *claimer) beginning(ctx context.Context, _ bool) (uint64, error) {
 	set := s.Claims.set
 	if set.Snapshot == "initial" {
 		return 1, nil
@@ -223,7 +223,7 @@ func (s *claimer) beginning(ctx context.Context, _ bool) (cdc.Position, error) {
 }
 
 // seek begins behind at. The relay has forgotten what it was in the middle of.
-func (s *claimer) seek(at, _ cdc.Position) {
+func (s *claimer) seek(at, _ uint64) {
 	s.begins = true
 	s.pos = max(s.pos, at)
 	s.drop(all)
@@ -246,7 +246,7 @@ func (s *claimer) next(ctx context.Context) (*cdc.Event, error) {
 	case !s.begun:
 		s.begun = true
 		s.pos += 2
-		s.event = cdc.Event{Kind: cdc.Begin, Pos: s.pos - 1, WAL: s.wal, Time: time.Now().UTC()}
+		s.event = cdc.Event{Kind: cdc.Begin, Pos: cdc.Numbered(s.pos - 1), WAL: s.wal, Time: time.Now().UTC()}
 		if len(s.queue) > 0 {
 			s.event.Time = s.queue[0].row.event.Time
 		}
@@ -258,11 +258,11 @@ func (s *claimer) next(ctx context.Context) (*cdc.Event, error) {
 			s.moved = time.Now()
 		}
 		ev := r.row.event
-		ev.Pos, r.row.event = cdc.Position(r.number), nil
+		ev.Claim, r.row.event = r.number, nil
 		return ev, nil
 	}
 	s.inTx, s.begun = false, false
-	s.event = cdc.Event{Kind: cdc.Commit, Pos: s.pos, Time: time.Now().UTC()}
+	s.event = cdc.Event{Kind: cdc.Commit, Pos: cdc.Numbered(s.pos), Time: time.Now().UTC()}
 	return &s.event, nil
 }
 
@@ -323,9 +323,9 @@ func (s *claimer) poll(ctx context.Context) error {
 	return nil
 }
 
-// confirm writes what has ended. Everything below safe has ended. While the relay only opens the session,
+// confirm writes what has ended. While the relay only opens the session,
 // confirm runs beside the goroutine that has the Claims.
-func (s *claimer) confirm(ctx context.Context, _ cdc.Position) error {
+func (s *claimer) confirm(ctx context.Context) error {
 	if !s.begins {
 		return nil
 	}

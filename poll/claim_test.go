@@ -39,7 +39,7 @@ func (w *world) worker(change func(*Settings)) *worker {
 	k := &worker{TB: w.TB, Source: NewSource(set), numbers: map[string]uint32{}}
 	k.claims.pause = func(int) time.Duration { return time.Hour } // until due
 	k.connect(true)
-	k.session.Seek(1, 0, "")
+	k.session.Seek(cdc.Numbered(1), 0, "")
 	return k
 }
 
@@ -86,7 +86,7 @@ func (k *worker) take() string {
 		switch ev.Kind {
 		case cdc.Insert:
 			id := string(ev.Row.Values[0].Bytes)
-			k.numbers[id] = uint32(ev.Pos)
+			k.numbers[id] = ev.Claim
 			ids = append(ids, id)
 		case cdc.Idle:
 			if k.Status().Looks > looks+1 {
@@ -277,7 +277,7 @@ func TestYoungerRowsOfARefusedKeyAreNotGiven(t *testing.T) {
 		if ev.Kind == cdc.Insert {
 			id := string(ev.Row.Values[0].Bytes)
 			if ids = append(ids, id); id == "k1" {
-				a.claims.Refused(uint32(ev.Pos), "no route")
+				a.claims.Refused(ev.Claim, "no route")
 			}
 		}
 	}
@@ -391,7 +391,7 @@ func TestAStopGivesBackWhatIsNotInFlight(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ev.Kind == cdc.Insert {
-			a.numbers[string(ev.Row.Values[0].Bytes)] = uint32(ev.Pos)
+			a.numbers[string(ev.Row.Values[0].Bytes)] = ev.Claim
 		}
 	}
 	a.claims.Delivered(a.numbers["k1"])

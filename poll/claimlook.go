@@ -53,7 +53,7 @@ func (s *claimer) begin(ctx context.Context) (takeOver bool, err error) {
 	before := time.Now()
 	found, err := pg.Row[struct {
 		Clock time.Time
-		WAL   cdc.Position
+		WAL   cdc.LSN
 		PID   int32
 		Token *string
 	}](ctx, s.conn, "read the server's clock", "SELECT clock_timestamp() AS clock, pg_current_wal_flush_lsn() AS wal, pg_backend_pid() AS pid, current_setting('"+tokenSetting+"', true) AS token")

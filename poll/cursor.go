@@ -55,13 +55,13 @@ const inOrder = "SET LOCAL enable_sort = off"
 
 // A place is how far the sessions of a Source have read and given.
 type place struct {
-	pos cdc.Position // everything below is given
+	pos uint64 // everything below is given
 
 	// The open range is [pos, end), 0 for none.
-	end   cdc.Position
-	only  cdc.Position // the one transaction of the range; 0 if it may have several
-	wal   cdc.Position // the range is in the server's WAL before it
-	begun bool         // its Begin is given
+	end   uint64
+	only  uint64  // the one transaction of the range; 0 if it may have several
+	wal   cdc.LSN // the range is in the server's WAL before it
+	begun bool    // its Begin is given
 	// last is the order of the newest row that was given of the range, and given are the ids of the
 	// rows with that order.
 	last  int64
@@ -79,7 +79,7 @@ type cursor struct {
 
 // seek begins at a position. A range that a checkpoint describes has the same end again, and it is
 // given also if it has no row any more.
-func (s *cursor) seek(at, open cdc.Position) {
+func (s *cursor) seek(at, open uint64) {
 	s.src.cursor = place{pos: at}
 	if open != 0 {
 		s.src.cursor.end = open + 1
@@ -90,44 +90,44 @@ func (s *cursor) seek(at, open cdc.Position) {
 func (s *cursor) proceed() {}
 
 // confirm has nothing to do, because nothing is written to the server.
-func (s *cursor) confirm(context.Context, cdc.Position) error { return nil }
+func (s *cursor) confirm(context.Context) error { return nil }
 
 // leave has nothing to give back.
 func (s *cursor) leave(context.Context) error { return nil }
 
 // condition is the SQL condition for the rows of [from, below) under the alias.
-func (s *cursor) condition(alias string, from, below cdc.Position) string {
+func (s *cursor) condition(alias string, from, below uint64) string {
 	return s.atLeast(alias, from) + " AND " + s.compare(alias, "<", below)
 }
 
 // xid is the column of the row's transaction id.
 func (s *cursor) xid(alias string) string { return alias + "." + pg.QuoteIdent(s.src.set.XIDColumn) }
 
-func (s *cursor) atLeast(alias string, from cdc.Position) string {
+func (s *cursor) atLeast(alias string, from uint64) string {
 	return s.compare(alias, ">=", from) + s.beyond(alias, from)
 }
 
-func (s *cursor) compare(alias, operator string, with cdc.Position) string {
-	return fmt.Sprintf("%s %s '%d'::xid8", s.xid(alias), operator, uint64(with))
+func (s *cursor) compare(alias, operator string, with uint64) string {
+	return fmt.Sprintf("%s %s '%d'::xid8", s.xid(alias), operator, with)
 }
 
 // A look is what one snapshot says: all transactions below xmin have ended, no id from xmax on is given
 // out, and newest is the largest id of a row at or behind the position, 0 for none.
 type look struct {
-	xmin, xmax, newest cdc.Position
-	insert, flush      cdc.Position // of the WAL, after the snapshot was taken
+	xmin, xmax, newest uint64
+	insert, flush      cdc.LSN // of the WAL, after the snapshot was taken
 }
 
 // look looks for rows at or behind pos.
-func (s *cursor) look(ctx context.Context, pos cdc.Position) (l look, err error) {
+func (s *cursor) look(ctx context.Context, pos uint64) (l look, err error) {
 	got, err := pg.Row[struct {
 		XMin, XMax, Newest uint64 `json:",string"`
-		Insert, Flush      cdc.Position
+		Insert, Flush      cdc.LSN
 		PID                int32
 	}](ctx, s.conn, "look at the table", fmt.Sprintf(`SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
  pg_current_wal_insert_lsn() AS insert, pg_current_wal_flush_lsn() AS flush, pg_backend_pid() AS pid,
  (SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1) AS newest`, s.xid("t"), s.rows.from, s.atLeast("t", pos)))
-	l = look{xmin: cdc.Position(got.XMin), xmax: cdc.Position(got.XMax), newest: cdc.Position(got.Newest), insert: got.Insert, flush: got.Flush}
+	l = look{xmin: got.XMin, xmax: got.XMax, newest: got.Newest, insert: got.Insert, flush: got.Flush}
 	switch {
 	case err != nil:
 	case got.PID != s.pid:
@@ -186,16 +186,16 @@ func (s *cursor) poll(ctx context.Context) error {
 }
 
 // one reads one id by a query, 0 for none.
-func (s *cursor) one(ctx context.Context, query string) (cdc.Position, error) {
+func (s *cursor) one(ctx context.Context, query string) (uint64, error) {
 	got, err := pg.Row[struct {
 		ID uint64 `json:",string"`
 	}](ctx, s.conn, "cut the range", "SELECT ("+query+") AS id")
-	return cdc.Position(got.ID), err
+	return got.ID, err
 }
 
 // cut returns the end of the next range, which is the position if no row can be delivered yet. It works
 // in the snapshot of ids.
-func (s *cursor) cut(ctx context.Context, l *look) (end cdc.Position, err error) {
+func (s *cursor) cut(ctx context.Context, l *look) (end uint64, err error) {
 	pos := s.src.cursor.pos
 	for rows := rangeRows; ; rows *= 8 {
 		// The range ends before the row's transaction, because a large transaction is best read by itself. If
@@ -236,7 +236,7 @@ func (s *cursor) cut(ctx context.Context, l *look) (end cdc.Position, err error)
 
 // withoutOvertaking returns the largest end up to which no row of the range overtakes a row of its key
 // behind the range. It is the position if that leaves no row.
-func (s *cursor) withoutOvertaking(ctx context.Context, end cdc.Position, l *look) (cdc.Position, error) {
+func (s *cursor) withoutOvertaking(ctx context.Context, end uint64, l *look) (uint64, error) {
 	pos := s.src.cursor.pos
 	for s.rows.key != "" && end > pos && l.newest >= end {
 		behind, err := s.behind(ctx, end)
@@ -262,13 +262,13 @@ func (s *cursor) withoutOvertaking(ctx context.Context, end cdc.Position, l *loo
 }
 
 // newest is the query for the largest id of the rows of [from, below).
-func (s *cursor) newest(from, below cdc.Position) string {
+func (s *cursor) newest(from, below uint64) string {
 	return fmt.Sprintf("SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1", s.xid("t"), s.rows.from, s.condition("t", from, below))
 }
 
 // read reads a page of the range that ends at end, behind what was given of it. The caller has begun a
 // transaction, and read ends it.
-func (s *cursor) read(ctx context.Context, end cdc.Position) (err error) {
+func (s *cursor) read(ctx context.Context, end uint64) (err error) {
 	p := &s.src.cursor
 	if p.only != 0 {
 		if err := s.exec(ctx, "read by the index", inOrder); err != nil {
@@ -283,7 +283,7 @@ func (s *cursor) read(ctx context.Context, end cdc.Position) (err error) {
 }
 
 // rest is the query for the rows of the range that ends at end, behind what was given of it.
-func (s *cursor) rest(end cdc.Position) string {
+func (s *cursor) rest(end uint64) string {
 	p := &s.src.cursor
 	where := s.condition("t", p.pos, end)
 	if p.only != 0 {
@@ -330,7 +330,7 @@ func (s *cursor) next(ctx context.Context) (*cdc.Event, error) {
 	switch {
 	case !p.begun:
 		p.begun = true
-		s.event = cdc.Event{Kind: cdc.Begin, Pos: p.end - 1, WAL: p.wal, Time: time.Now().UTC()}
+		s.event = cdc.Event{Kind: cdc.Begin, Pos: cdc.Numbered(p.end - 1), WAL: p.wal, Time: time.Now().UTC()}
 		if len(s.page) > 0 {
 			s.event.Time = s.page[0].event.Time
 		}
@@ -344,7 +344,7 @@ func (s *cursor) next(ctx context.Context) (*cdc.Event, error) {
 		p.given[r.id] = true
 		return r.event, nil
 	}
-	s.event = cdc.Event{Kind: cdc.Commit, Pos: p.end, Time: time.Now().UTC()}
+	s.event = cdc.Event{Kind: cdc.Commit, Pos: cdc.Numbered(p.end), Time: time.Now().UTC()}
 	*p, s.page, s.all = place{pos: p.end}, nil, false
 	return &s.event, nil
 }
@@ -359,7 +359,7 @@ const (
 // flushed waits until the server's WAL is on its disk up to at. The server flushes for each commit that
 // waits for it, and otherwise within seconds. So flushed makes it flush, by a message in the WAL that
 // nobody reads.
-func (s *cursor) flushed(ctx context.Context, at, flush cdc.Position) error {
+func (s *cursor) flushed(ctx context.Context, at, flush cdc.LSN) error {
 	for from, forced := time.Now(), false; flush < at; {
 		if !wait.For(ctx, flushLook) {
 			return fault.Retry(ctx.Err())
@@ -370,7 +370,7 @@ func (s *cursor) flushed(ctx context.Context, at, flush cdc.Position) error {
 				return err
 			}
 		}
-		now, err := pg.Row[struct{ Flush cdc.Position }](ctx, s.conn, "read how far the WAL is flushed", "SELECT pg_current_wal_flush_lsn() AS flush")
+		now, err := pg.Row[struct{ Flush cdc.LSN }](ctx, s.conn, "read how far the WAL is flushed", "SELECT pg_current_wal_flush_lsn() AS flush")
 		if err != nil {
 			return err
 		}
@@ -383,7 +383,7 @@ func (s *cursor) flushed(ctx context.Context, at, flush cdc.Position) error {
 
 // beginning is where a source begins that has no checkpoint. anyway says that a person has decided what
 // becomes of the rows that are there.
-func (s *cursor) beginning(ctx context.Context, anyway bool) (cdc.Position, error) {
+func (s *cursor) beginning(ctx context.Context, anyway bool) (uint64, error) {
 	const oldest = 1
 	set := &s.src.set
 	if set.Snapshot == "initial" && !anyway {
@@ -413,12 +413,12 @@ func (s *cursor) beginning(ctx context.Context, anyway bool) (cdc.Position, erro
 
 // boundary is the beginning where source.snapshot has a bound. Otherwise a person has to say what becomes of
 // the rows that are there.
-func (s *cursor) boundary(ctx context.Context) (cdc.Position, error) {
+func (s *cursor) boundary(ctx context.Context) (uint64, error) {
 	set, server := &s.src.set, &s.facts.Server
 	if bound, err := pg.ParseBound(set.Snapshot); err == nil {
 		holds, err := bound.Holds(ctx, s.conn, server)
 		if err != nil || holds {
-			return cdc.Position(bound.XID), err
+			return bound.XID, err
 		}
 	}
 	has, err := pg.CountRows(ctx, s.conn, &s.facts.Table, "")

@@ -118,8 +118,8 @@ func TestIdsThatComeAgainAfterACrashLoseNothing(t *testing.T) {
 	}
 	pg.Start(t)
 	again := pg.Value(t, w.dsn, "SELECT pg_current_xact_id()::text")
-	t.Logf("ids up to %s were given out and had ended; after the crash comes %s; the position is %d", last, again, w.at)
-	if n, err := strconv.ParseUint(again, 10, 64); err != nil || n > ended || n < uint64(w.at) {
+	t.Logf("ids up to %s were given out and had ended; after the crash comes %s; the position is %s", last, again, w.at)
+	if n, err := strconv.ParseUint(again, 10, 64); err != nil || n > ended || n < w.at.Number() {
 		t.Errorf("no id came again, or one below the position: %v", err)
 	}
 	w.open(false).Continue()

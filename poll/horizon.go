@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -16,13 +15,13 @@ import (
 // waited for its turn inserted after the row that it could overtake had committed. So each snapshot that
 // sees the one row sees the other, too.
 type horizon struct {
-	upTo  cdc.Position // the end of the last range that it holds for
-	steps []step       // by from
+	upTo  uint64 // the end of the last range that it holds for
+	steps []step // by from
 }
 
 // A step says that no row of a transaction at or behind from has an order below least.
 type step struct {
-	from  cdc.Position
+	from  uint64
 	least int64
 }
 
@@ -30,7 +29,7 @@ type step struct {
 const horizonRows = 5 * rangeRows
 
 // lookAhead makes a horizon in the snapshot of l, if there is none for a range that ends at end.
-func (s *cursor) lookAhead(ctx context.Context, end cdc.Position, l *look) error {
+func (s *cursor) lookAhead(ctx context.Context, end uint64, l *look) error {
 	if s.horizon != nil && end <= s.horizon.upTo {
 		return nil
 	}
@@ -74,7 +73,7 @@ func (s *cursor) orders(ctx context.Context, where string) (least, most int64, e
 
 // behind is the condition, under the alias a, for the rows behind a range that ends at end which rows of
 // the range can overtake.
-func (s *cursor) behind(ctx context.Context, end cdc.Position) (string, error) {
+func (s *cursor) behind(ctx context.Context, end uint64) (string, error) {
 	where := s.atLeast("a", end)
 	if s.horizon == nil || end > s.horizon.upTo {
 		return where, nil

@@ -21,22 +21,22 @@ const statusEvery = 10 * time.Second
 type strategy interface {
 	// beginning is the position where a relay begins that has no checkpoint. anyway says that a person
 	// has decided what becomes of the rows that are there.
-	beginning(ctx context.Context, anyway bool) (cdc.Position, error)
+	beginning(ctx context.Context, anyway bool) (uint64, error)
 	// seek and proceed are Session.Seek and Session.Continue.
-	seek(at, open cdc.Position)
+	seek(at, open uint64)
 	proceed()
 	// poll looks at the table once, so that next has something to give. It sets Session.due.
 	poll(ctx context.Context) error
 	// next returns the next event that can be given without a look for new rows, nil if there is none.
 	// The event is valid until the next call.
 	next(ctx context.Context) (*cdc.Event, error)
-	// confirm notes that everything below safe is delivered, and in a durable checkpoint.
-	confirm(ctx context.Context, safe cdc.Position) error
+	// confirm is Session.Confirm.
+	confirm(ctx context.Context) error
 	// leave gives back what the session holds, before it closes in an orderly way.
 	leave(ctx context.Context) error
 	// backlog looks at what is not delivered, if everything below at is delivered. The session may have no
 	// lock. The caller sets At, Position and Notify.
-	backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
+	backlog(ctx context.Context, at uint64) (*Backlog, error)
 }
 
 // A Session is one connection that polls. It is a relay.Session and a relay.Seeker.
@@ -63,7 +63,7 @@ type Session struct {
 func (s *Session) Identity() cdc.Identity { return s.identity }
 
 // Start takes the locks. It waits until ctx ends for a lock that another process has.
-func (s *Session) Start(ctx context.Context, at cdc.Position) error {
+func (s *Session) Start(ctx context.Context, _ cdc.Position) error {
 	if err := s.lock(ctx); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 // Seek has the session begin at the position at. If open is not 0, the first transaction begins there.
 func (s *Session) Seek(at, open cdc.Position, border string) {
 	s.src.setBorder(border)
-	s.seek(at, open)
+	s.seek(at.Number(), open.Number())
 }
 
 // Continue has the session go on behind the newest event that a session of the Source gave.
@@ -155,11 +155,11 @@ func (s *Session) listen(ctx context.Context, limit time.Duration) error {
 }
 
 // Confirm looks whether the session still lives.
-func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
+func (s *Session) Confirm(ctx context.Context, _ cdc.Position) error {
 	if s.conn.IsClosed() {
 		return fault.Retry(errors.New("the connection is closed"))
 	}
-	if err := s.confirm(ctx, safe); err != nil {
+	if err := s.confirm(ctx); err != nil {
 		s.broken = true
 		return s.reopens(err)
 	}

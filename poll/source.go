@@ -124,10 +124,11 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 		return err
 	}
 	if create {
-		if s.identity.SlotFound.Confirmed, err = s.beginning(ctx, replaceLost); err != nil {
+		at, err := s.beginning(ctx, replaceLost)
+		if err != nil {
 			return err
 		}
-		s.identity.SlotFound.Exists, s.identity.SlotFound.Created = true, true
+		s.identity.SlotFound.Exists, s.identity.SlotFound.Created, s.identity.SlotFound.Confirmed = true, true, cdc.Numbered(at)
 	}
 	if !set.Claims() { // workers have the lock together
 		s.identity.SlotFound.ActivePID = more.Holder
@@ -163,7 +164,7 @@ func (s *Source) history(ctx context.Context, conn *pgconn.PgConn, server *pg.Se
 			return sys.History, nil
 		}
 	}
-	replayed, err := pg.Row[struct{ At *cdc.Position }](ctx, conn, "read where the server was promoted", "SELECT CASE WHEN pg_last_wal_receive_lsn() IS NOT NULL THEN pg_last_wal_replay_lsn() END AS at")
+	replayed, err := pg.Row[struct{ At *cdc.LSN }](ctx, conn, "read where the server was promoted", "SELECT CASE WHEN pg_last_wal_receive_lsn() IS NOT NULL THEN pg_last_wal_replay_lsn() END AS at")
 	if err != nil || replayed.At == nil {
 		return nil, err
 	}

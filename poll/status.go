@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -25,7 +24,7 @@ type Status struct {
 
 // A Blocker is a transaction that delays delivery, because it has not ended.
 type Blocker struct {
-	XID         cdc.Position
+	XID         uint64
 	PID         int32 // 0 for a prepared transaction
 	Application string
 	Database    string
@@ -37,9 +36,9 @@ type Blocker struct {
 // String names the transaction for people.
 func (b *Blocker) String() string {
 	if b.Prepared != "" {
-		return fmt.Sprintf("prepared transaction %q of database %s (id %d)", b.Prepared, b.Database, uint64(b.XID))
+		return fmt.Sprintf("prepared transaction %q of database %s (id %d)", b.Prepared, b.Database, b.XID)
 	}
-	text := fmt.Sprintf("transaction %d of server process %d", uint64(b.XID), b.PID)
+	text := fmt.Sprintf("transaction %d of server process %d", b.XID, b.PID)
 	for _, more := range []struct{ what, is string }{{"application", b.Application}, {"database", b.Database}, {"state", b.State}} {
 		if more.is != "" {
 			text += ", " + more.what + " " + more.is
@@ -77,7 +76,7 @@ func (s *Source) looked() {
 
 // blocker describes the transaction with an id, nil if it has ended. Without the rights of pg_monitor, the server does not say
 // since when the transactions of other roles are open.
-func (s *Session) blocker(ctx context.Context, xid cdc.Position) (*Blocker, error) {
+func (s *Session) blocker(ctx context.Context, xid uint64) (*Blocker, error) {
 	found, err := pg.Rows[struct {
 		PID         int32
 		Application string

@@ -30,7 +30,7 @@ type world struct {
 	at      cdc.Position // end of the newest range
 	openAt  cdc.Position // begin of the open range
 	border  string
-	wal     cdc.Position
+	wal     cdc.LSN
 }
 
 func newWorld(t testing.TB, pg *testenv.PG) *world {
@@ -109,13 +109,13 @@ func (w *world) event() string {
 			}
 		case cdc.Begin:
 			if ev.Pos < w.at {
-				w.Fatalf("the range begins at %d, below %d", ev.Pos, w.at)
+				w.Fatalf("the range begins at %s, below %s", ev.Pos, w.at)
 			}
 			w.openAt, w.wal = ev.Pos, ev.WAL
 			return "("
 		case cdc.Commit:
 			if ev.Pos != w.openAt+1 {
-				w.Fatalf("the range of %d ends at %d", w.openAt, ev.Pos)
+				w.Fatalf("the range of %s ends at %s", w.openAt, ev.Pos)
 			}
 			w.at, w.openAt = ev.Pos, 0
 			return ")"

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/relay/internal/recent"
@@ -110,7 +109,7 @@ func (c *checkpointer) close(tokens []string) {
 // over.
 func (c *checkpointer) compose(now time.Time, p phase, last bool) {
 	c.draft = *c.durable
-	c.draft.Epoch, c.draft.LSN, c.draft.Published, c.draft.Accepted, c.draft.Time = c.epoch, p.safe(), c.looked, c.accepted, now.UTC()
+	c.draft.Epoch, c.draft.Position, c.draft.Published, c.draft.Accepted, c.draft.Time = c.epoch, p.safe(), c.looked, c.accepted, now.UTC()
 	c.draftSends = p.describe(&c.draft, last)
 	if c.parker.known {
 		c.draft.Parking = c.parker.anchor()
@@ -121,7 +120,7 @@ func (c *checkpointer) compose(now time.Time, p phase, last bool) {
 func (c *checkpointer) ahead() bool {
 	copied, copies := c.durable.Copy, c.draft.Copy
 	was, is := c.durable.Next, c.draft.Next
-	return c.draft.LSN > c.durable.LSN || copied != nil && (copies == nil || copies.Rows > copied.Rows) || is != nil && (was == nil || *was != *is)
+	return c.draft.Position > c.durable.Position || copied != nil && (copies == nil || copies.Rows > copied.Rows) || is != nil && (was == nil || *was != *is)
 }
 
 // differs reports whether draft says something else than the durable record of the topic of parked
@@ -192,7 +191,7 @@ func (c *checkpointer) failed(err error) {
 	c.failure, c.active = err.Error(), true
 	c.retry = now.Add(saveAgain.Pause(c.failing.Times + 1))
 	c.noteError(err, &c.failing)
-	c.failing.Fault(now, c.log.Warn()).Err(err).Str(cdc.Identity{Poll: c.durable.Poll}.At(c.durable.LSN)).
+	c.failing.Fault(now, c.log.Warn()).Err(err).Str(c.durable.Position.Log()).
 		Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
 }
 

@@ -161,10 +161,10 @@ func (c *connector) changed(a *attempt) string {
 	return ""
 }
 
-// reached is the position of the server that everything received was written before.
-func (c *connector) reached() cdc.Position {
-	if c.found.Poll == "" {
-		return c.st.Received
+// reached is the LSN that everything received was written before.
+func (c *connector) reached() cdc.LSN {
+	if !c.st.Received.IsNumber() {
+		return c.st.Received.LSN()
 	}
 	return max(c.checkpointer.durable.WAL, c.flight.NewestWAL())
 }
@@ -209,7 +209,7 @@ func (c *connector) install(ctx context.Context, a *attempt) error {
 	if c.lost.Times > 0 {
 		connected, msg = c.lost.Over(c.now, connected), "source recovered"
 	}
-	connected.Str(c.found.Reader()).Str(c.found.At(a.start)).Uint64("epoch", a.Rec.Epoch).
+	connected.Str(c.found.Reader()).Str(a.start.Log()).Uint64("epoch", a.Rec.Epoch).
 		Str("system_identifier", c.found.SystemID).Uint32("timeline", c.found.Timeline).Msg(msg)
 	return c.l.confirm()
 }

@@ -68,9 +68,9 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 		feed.Copy.Slot = true
 	}
 	l.fly(0)
-	l.st.Received = a.Rec.LSN
+	l.st.Received = a.Rec.Position
 	l.phase = &copying{parts: l.parts, l: l, feed: feed}
-	l.log.Info().Str("origin", feed.Copy.Origin).Uint64("published", feed.Copy.Rows).Str(l.found.At(a.Rec.LSN)).
+	l.log.Info().Str("origin", feed.Copy.Origin).Uint64("published", feed.Copy.Rows).Str(a.Rec.Position.Log()).
 		Msg("publishing rows of the table, ahead of the stream")
 	return nil
 }
@@ -153,7 +153,7 @@ func (c *copying) count(r *FedRow, verdict parking.Verdict) error {
 	number := c.feed.Take(r)
 	c.flight.Tracker.Begin(c.now) // a row counts as new when it is sent
 	if verdict != parking.Known {
-		c.l.send(number-1, 0, int(number), r.Event.Row.Relation, verdict)
+		c.l.send(number-1, 0, int(c.feed.Taken()), r.Event.Row.Relation, verdict)
 	}
 	return c.flight.Tracker.Commit(number)
 }
@@ -164,7 +164,7 @@ func (c *copying) advance() {
 }
 
 // safe is where the slot stands: nothing of the stream is read yet.
-func (c *copying) safe() cdc.Position { return c.checkpointer.durable.LSN }
+func (c *copying) safe() cdc.Position { return c.checkpointer.durable.Position }
 
 func (c *copying) describe(rec *checkpoint.Record, _ bool) uint64 {
 	rec.Copy = &c.feed.Copy

@@ -152,11 +152,11 @@ func (w *world) judgeCopy(rec *checkpoint.Record) {
 		arrived(rows[:place(m)], fmt.Sprintf("that %d rows of table %s are published", place(m), m.Table))
 	}
 	for _, name := range rec.Copy.Finished {
-		rows, _ := w.table(name, rec.LSN)
+		rows, _ := w.table(name, rec.Position)
 		arrived(rows, "that table "+name+" is finished")
 	}
-	if rec.Copy.Slot && rec.LSN > w.pos {
-		w.fail("record of a copy at %s, the server is at %s", rec.LSN, w.pos)
+	if rec.Copy.Slot && rec.Position > w.pos {
+		w.fail("record of a copy at %s, the server is at %s", rec.Position, w.pos)
 	}
 }
 
@@ -363,7 +363,7 @@ func TestASlotThatWasAboutToBeMadeIsTaken(t *testing.T) {
 				w.clean = false
 				w.before(5)
 				rec := &checkpoint.Record{
-					Version: 1, Name: "shop", Epoch: 1, SystemID: w.id.SystemID, Timeline: 1, Slot: w.id.Slot, Database: w.id.Database, LSN: w.pos,
+					Version: 1, Name: "shop", Epoch: 1, SystemID: w.id.SystemID, Timeline: 1, Slot: w.id.Slot, Database: w.id.Database, Position: w.pos,
 					Copy: &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}, Holder: "gone", Time: time.Now(),
 				}
 				w.records[rec.HolderKey()] = rec.Encode()

@@ -92,7 +92,7 @@ func TestARecoverWhoseNewSlotIsLostBeginsAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			story(t, func(t *testing.T, w *world) {
 				lostSlot(t, w)
-				from := w.record().LSN
+				from := w.record().Position
 				var begun []*checkpoint.Copy
 				cfg := recovering(w, &begun)
 				r := w.start(cfg)
@@ -211,7 +211,7 @@ func TestASnapshotBeginsAgainWhereItsFirstSlotWasLost(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		w.before(10)
 		rec := &checkpoint.Record{
-			Name: "shop", Epoch: 1, SystemID: w.id.SystemID, Timeline: 1, Slot: w.id.Slot, Database: w.id.Database, LSN: 100,
+			Name: "shop", Epoch: 1, SystemID: w.id.SystemID, Timeline: 1, Slot: w.id.Slot, Database: w.id.Database, Position: 100,
 			Copy: &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}, Holder: "gone",
 		}
 		w.do(func() {
@@ -236,7 +236,7 @@ func TestATokenDoesNotReplaceARecoverWhoseSlotIsNotMade(t *testing.T) {
 			story(t, func(t *testing.T, w *world) {
 				lostSlot(t, w)
 				rec := w.record()
-				rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.LSN}
+				rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.Position}
 				w.do(func() { w.records[rec.HolderKey()] = rec.Encode() })
 				c := cfg(w)
 				c.AcceptGap = "another"
@@ -258,8 +258,8 @@ func TestAnUnfinishedChangeOfTheSourceIsNotContinuedOnAServerThatWentBack(t *tes
 		lostSlot(t, w)
 		rec := w.record()
 		was := *rec
-		was.Poll, was.Slot, was.LSN, was.WAL, was.Next, was.Published = "cursor", "", 7, rec.LSN+1<<30, nil, nil
-		rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.LSN, Was: &was}
+		was.Poll, was.Slot, was.Position, was.WAL, was.Next, was.Published = "cursor", "", cdc.Numbered(7), rec.Position.LSN()+1<<30, nil, nil
+		rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.Position, Was: &was}
 		w.do(func() { w.records[rec.HolderKey()] = rec.Encode() })
 		var begun []*checkpoint.Copy
 		made := look(w, &w.creates)

@@ -132,7 +132,7 @@ func (r *opener) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	return r.intend(ctx, nil, found, found.Server, checkpoint.Copy{Origin: checkpoint.OriginSnapshot, After: r.cfg.Copying.After})
+	return r.intend(ctx, nil, found, found.Server.Position(), checkpoint.Copy{Origin: checkpoint.OriginSnapshot, After: r.cfg.Copying.After})
 }
 
 // planRecover plans a recover, or the rest of one. If the slot of an unfinished recover is lost
@@ -270,7 +270,7 @@ func (r *opener) openFor(ctx context.Context, rec *checkpoint.Record) (sess Sess
 		return sess, nil, nil
 	}
 	of := *rec
-	of.LSN, of.Timeline, of.Published = slot.Confirmed, sess.Identity().Timeline, checkpoint.Seen(sess.Identity())
+	of.Position, of.Timeline, of.Published = slot.Confirmed, sess.Identity().Timeline, checkpoint.Seen(sess.Identity())
 	if found := sess.Identity(); found.Poll != "" {
 		c := *rec.Copy
 		c.Border = found.Border

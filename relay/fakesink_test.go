@@ -453,16 +453,16 @@ func (w *world) judgeRecord(key string, value []byte) {
 		}
 		return
 	}
-	if rec.LSN < w.made {
+	if rec.Position < w.made {
 		return // of the slot before, which is lost
 	}
 	got, _, _ := w.delivered()
-	if rec.LSN > got {
-		w.fail("checkpoint %s above what is delivered, %s", rec.LSN, got)
+	if rec.Position > got {
+		w.fail("checkpoint %s above what is delivered, %s", rec.Position, got)
 	}
 	if n := rec.Next; n != nil {
 		for _, t := range w.log {
-			if t.begin != n.CommitLSN {
+			if t.begin != n.Commit {
 				continue
 			}
 			rows := 0

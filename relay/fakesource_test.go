@@ -55,7 +55,7 @@ func (s fakeSource) Open(ctx context.Context, create, replaceLost bool) (Session
 
 func (w *world) identity() cdc.Identity {
 	id := w.id
-	id.Server = w.pos
+	id.Server = w.pos.LSN()
 	return id
 }
 
@@ -235,7 +235,7 @@ func (s *fakeSession) next() *cdc.Event {
 		if r.index%5 == 2 { // rows and messages are events of one transaction
 			kind = cdc.Message
 		}
-		s.event = cdc.Event{Kind: kind, Pos: t.begin, Time: t.time, Row: cdc.Row{Relation: cmp.Or(w.renamed, r.relation()), Values: s.vals[:]}}
+		s.event = cdc.Event{Kind: kind, LSN: t.begin.LSN(), Time: t.time, Row: cdc.Row{Relation: cmp.Or(w.renamed, r.relation()), Values: s.vals[:]}}
 	default:
 		s.event = cdc.Event{Kind: cdc.Commit, Pos: t.end, Time: t.time}
 		s.tx, s.ev, s.told = s.tx+1, -1, t.end
@@ -259,14 +259,14 @@ func (s *fakeSession) Confirm(ctx context.Context, safe cdc.Position) error {
 	w.confirms++
 	w.maxGap = max(w.maxGap, time.Since(s.last))
 	s.last = time.Now()
-	if known := max(s.told, s.id.Server); safe > known {
+	if known := max(s.told, s.id.Server.Position()); safe > known {
 		w.fail("confirm %s of a session on which the server stood at %s", safe, known)
 	}
 	if safe <= w.id.SlotFound.Confirmed {
 		return nil
 	}
 	rec := w.newest()
-	if rec == nil || safe > rec.LSN {
+	if rec == nil || safe > rec.Position {
 		w.fail("confirm %s above the checkpoint %v", safe, rec)
 	}
 	if !w.usable() {

@@ -57,10 +57,10 @@ func (s *shutdown) stop() error {
 	}
 	again := s.flight.Sent - s.checkpointer.sent
 	if again > 0 {
-		s.log.Warn().Uint64("events", again).Int("unacknowledged", s.inFlight()).Str(s.found.At(s.checkpointer.durable.LSN)).
+		s.log.Warn().Uint64("events", again).Int("unacknowledged", s.inFlight()).Str(s.checkpointer.durable.Position.Log()).
 			Msg("stopped before everything was acknowledged and checkpointed: the next start delivers these events again")
 	} else {
-		s.log.Info().Str(s.found.At(s.checkpointer.durable.LSN)).Dur("took", time.Since(from).Round(time.Millisecond)).Msg("stopped")
+		s.log.Info().Str(s.checkpointer.durable.Position.Log()).Dur("took", time.Since(from).Round(time.Millisecond)).Msg("stopped")
 	}
 	if err == nil && s.bad != nil {
 		err = s.bad
@@ -114,9 +114,9 @@ func (s *shutdown) finish() {
 		s.log.Error().Str("token", halt.Token).Msg("the halt is not stored yet: walpost skip accepts its token only after the relay has stored it, now or at the next start")
 	}
 	if s.sess != nil {
-		last := func(ctx context.Context) error { return s.sess.Confirm(ctx, c.durable.LSN) }
+		last := func(ctx context.Context) error { return s.sess.Confirm(ctx, c.durable.Position) }
 		if s.within(closeLimit, last) == nil {
-			s.confirmed = max(s.confirmed, c.durable.LSN)
+			s.confirmed = max(s.confirmed, c.durable.Position)
 		}
 		if err := s.within(closeLimit, s.sess.Close); err != nil {
 			s.log.Warn().Err(err).Msg("closing the session")

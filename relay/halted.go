@@ -218,9 +218,9 @@ func (s *shutdown) anotherBad(bad *BadEvent) {
 func (s *shutdown) sayDrained() {
 	all, open := s.l.waiting()
 	if open > 0 {
-		s.log.Warn().Int("events", open).Str(s.found.At(s.flight.Tracker.Safe())).
+		s.log.Warn().Int("events", open).Str(s.flight.Tracker.Safe().Log()).
 			Msg("the halt ends before everything is delivered: walpost reads these events again at the next start" + badevent.DescribeWaiting(all))
 		return
 	}
-	s.log.Info().Str(s.found.At(s.flight.Tracker.Safe())).Msg("everything that can be delivered is delivered, while the relay is halted")
+	s.log.Info().Str(s.flight.Tracker.Safe().Log()).Msg("everything that can be delivered is delivered, while the relay is halted")
 }

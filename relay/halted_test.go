@@ -48,7 +48,7 @@ func TestAHaltByABadEventDeliversWhatIsInFlight(t *testing.T) {
 		w.want(t, 5*time.Second, "the good one is confirmed, and the slot is free", func() bool {
 			return w.id.SlotFound.Confirmed == good.end && w.session == nil
 		})
-		if rec := w.record(); rec.LSN != good.end || rec.Next == nil || rec.Next.Rows != 1 || r.sink.sent() != sends {
+		if rec := w.record(); rec.Position != good.end || rec.Next == nil || rec.Next.Rows != 1 || r.sink.sent() != sends {
 			t.Errorf("%+v, next %+v, %d sends after %d", rec, rec.Next, r.sink.sent(), sends)
 		}
 		if st := r.relay.Status(); st.State != Halted || len(st.Waiting) != 0 || strings.Contains(st.Reason, "wait") {
@@ -151,7 +151,7 @@ func TestASessionThatIsLostDuringAHaltChangesNothing(t *testing.T) {
 		w.cut(errNet)
 		time.Sleep(15 * time.Second)
 		w.do(func() { w.hold = "" })
-		w.want(t, 5*time.Second, "checkpoint", func() bool { return w.newest().LSN == good.end })
+		w.want(t, 5*time.Second, "checkpoint", func() bool { return w.newest().Position == good.end })
 		if st := r.relay.Status(); st.State != Halted || look(w, &w.opens) != opens {
 			t.Errorf("%+v, %d sessions after %d", st, w.opens, opens)
 		}
@@ -236,7 +236,7 @@ func TestASessionErrorDuringAHaltKeepsTheBadEvent(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		w.do(func() { w.hold = "" })
-		w.want(t, 5*time.Second, "checkpoint", func() bool { return w.newest().LSN == good.end })
+		w.want(t, 5*time.Second, "checkpoint", func() bool { return w.newest().Position == good.end })
 		r.stop()
 		if !fault.NeedsPerson(r.err) {
 			t.Error(r.err)

@@ -304,7 +304,7 @@ func (l *loop) confirmIfDue() error {
 	if l.at.reads != readsStream || l.full() { // Next is not called
 		every = min(every, fullConfirm)
 	}
-	if l.checkpointer.durable.LSN <= l.confirmed && l.now.Sub(l.lastOK) < every {
+	if l.checkpointer.durable.Position <= l.confirmed && l.now.Sub(l.lastOK) < every {
 		return nil
 	}
 	return l.confirm()
@@ -315,7 +315,7 @@ func (l *loop) confirm() error {
 	if !l.at.confirms {
 		panic(fmt.Sprintf("relay: a position is confirmed in the stage %q", l.at.stage))
 	}
-	safe := l.checkpointer.durable.LSN
+	safe := l.checkpointer.durable.Position
 	if err := l.within(confirmLimit, func(ctx context.Context) error { return l.sess.Confirm(ctx, safe) }); err != nil {
 		return l.lose(fmt.Errorf("confirm %s: %w", safe, err))
 	}

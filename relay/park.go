@@ -172,7 +172,7 @@ func (p *parker) passed(e *parking.Entry) bool {
 	case e.SystemID != p.found.SystemID:
 		return true
 	}
-	return e.Place.Before(parking.Place{Timeline: p.names().Timeline(durable.LSN), Commit: durable.LSN})
+	return e.Place.Before(parking.Place{Timeline: p.names().Timeline(durable.Position), Commit: durable.Position})
 }
 
 // ready reports whether an event may be released: no letter of an earlier event of its key can come

@@ -78,7 +78,7 @@ func TestALostTopicOfParkedEventsIsRefused(t *testing.T) {
 				}
 				cfg.AcceptGap = lost.GapToken()
 				r = w.start(cfg)
-				w.want(t, time.Minute, "newer events are delivered, and the key is parked anew", func() bool { return w.count[newer.rows[1].id] > 0 && w.newest().LSN == w.pos })
+				w.want(t, time.Minute, "newer events are delivered, and the key is parked anew", func() bool { return w.count[newer.rows[1].id] > 0 && w.newest().Position == w.pos })
 				r.wantLog(t, "GAP ACCEPTED", 1)
 				w.want(t, time.Minute, "the cleanup keeps the rows of what is lost", func() bool {
 					open := w.newest().Accepted

@@ -78,7 +78,7 @@ func (l *loop) publish() {
 		p.counted, st.Parked, st.OldestParked = l.now, p.Backlog.Counts(), p.Backlog.Oldest(badevent.Newest)
 	}
 	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
-	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
+	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.Position, l.confirmed
 	st.Accepted = c.accepted
 	st.InFlight.Events, st.InFlight.Bytes = l.flight.Tracker.InFlight()
 	st.InFlight.Oldest.Time = l.flight.Tracker.Oldest()

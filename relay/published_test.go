@@ -35,15 +35,15 @@ func TestALookIsRememberedWhileNothingIsDelivered(t *testing.T) {
 		time.Sleep(time.Second)
 		w.do(func() { w.stalled = true })
 		w.commit("a")
-		lsn := w.record().LSN
+		lsn := w.record().Position
 		for range 6 {
 			w.other()
 			time.Sleep(10 * time.Second)
 		}
 		w.other()
 		at := look(w, &w.pos)
-		w.want(t, 25*time.Second, "the look is in the record", func() bool { return w.newest().Looked() == at })
-		if rec := w.record(); rec.LSN != lsn || rec.Epoch != 1 {
+		w.want(t, 25*time.Second, "the look is in the record", func() bool { return w.newest().Looked().Position() == at })
+		if rec := w.record(); rec.Position != lsn || rec.Epoch != 1 {
 			t.Errorf("record %+v", rec)
 		}
 		// A server that writes nothing costs no records.
@@ -105,7 +105,7 @@ func TestAChangedPublicationHaltsAndGoesOnWhereItWas(t *testing.T) {
 		}
 		// A transaction that was delivered in part goes on behind that part.
 		rec := w.record()
-		rec.Next = &checkpoint.Next{CommitLSN: last.begin, Rows: 1, LastEventID: last.rows[0].id}
+		rec.Next = &checkpoint.Next{Commit: last.begin, Rows: 1, LastEventID: last.rows[0].id}
 		w.do(func() {
 			w.records[rec.HolderKey()] = rec.Encode()
 			w.count[last.rows[0].id] = 1

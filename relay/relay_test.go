@@ -110,7 +110,7 @@ func TestFirstRecordFollowsTheSlot(t *testing.T) {
 		r := w.start(Config{Create: true})
 		w.want(t, 100*time.Millisecond, "record", func() bool { return w.newest() != nil })
 		rec := w.record()
-		if rec.LSN != w.pos || rec.Epoch != 1 || rec.SystemID != "7" || rec.Timeline != 1 || rec.Slot != "walpost" || rec.Database != "shop" || rec.RunID == "" || rec.Time.IsZero() {
+		if rec.Position != w.pos || rec.Epoch != 1 || rec.SystemID != "7" || rec.Timeline != 1 || rec.Slot != "walpost" || rec.Database != "shop" || rec.RunID == "" || rec.Time.IsZero() {
 			t.Errorf("record %+v", rec)
 		}
 		r.stopped(t, time.Second)
@@ -382,7 +382,7 @@ func TestPromotionStartsOverAtTheCheckpoint(t *testing.T) {
 		w.commit(keys(5)...)
 		time.Sleep(time.Second)
 		w.do(func() {
-			w.id.History = append(w.id.History, cdc.Fork{Timeline: 1, End: w.pos})
+			w.id.History = append(w.id.History, cdc.Fork{Timeline: 1, End: w.pos.LSN()})
 			w.id.Timeline = 2
 		})
 		w.cut(errNet)
@@ -396,7 +396,7 @@ func TestPromotionStartsOverAtTheCheckpoint(t *testing.T) {
 		}
 		r.wantLog(t, "starting over at the checkpoint", 1)
 		r.stopped(t, time.Second)
-		if rec := w.record(); rec.Timeline != 2 || rec.LSN != w.pos {
+		if rec := w.record(); rec.Timeline != 2 || rec.Position != w.pos {
 			t.Errorf("%+v", rec)
 		}
 	})
@@ -463,13 +463,13 @@ func TestRecordMovedByItselfWhileWaitingForTheSlot(t *testing.T) {
 					w.cutLocked(errNet)
 					w.session = &fakeSession{p: &proc{w: w}}
 					if timeline > 1 {
-						w.id.History = []cdc.Fork{{Timeline: 1, End: w.pos}}
+						w.id.History = []cdc.Fork{{Timeline: 1, End: w.pos.LSN()}}
 						w.id.Timeline = timeline
 					}
 				})
 				time.Sleep(time.Second)
 				w.do(func() { w.stalled = false })
-				w.want(t, 5*time.Second, "checkpoint moved without a session", func() bool { return w.newest().LSN == w.pos })
+				w.want(t, 5*time.Second, "checkpoint moved without a session", func() bool { return w.newest().Position == w.pos })
 				w.do(func() { w.session = nil; w.wake() })
 				w.want(t, 5*time.Second, "session", func() bool { return w.session != nil })
 				w.commit("a")
@@ -491,7 +491,7 @@ func TestLateAcknowledgementsOfAFormerHistoryCountForNothing(t *testing.T) {
 		w.commit(keys(5)...)
 		time.Sleep(time.Second)
 		w.do(func() {
-			w.id.History = []cdc.Fork{{Timeline: 1, End: w.pos}}
+			w.id.History = []cdc.Fork{{Timeline: 1, End: w.pos.LSN()}}
 			w.id.Timeline = 2
 			w.cutLocked(errNet)
 		})

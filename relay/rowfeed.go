@@ -30,7 +30,7 @@ type RowFeed struct {
 	Patience time.Duration
 	Freed    func()
 
-	taken   cdc.Position      // the newest number
+	taken   uint64            // the newest number
 	unacked []checkpoint.Mark // of the newest numbers; Nth is 0 for the end of a table
 	ended   bool              // the end of all tables is taken
 
@@ -116,24 +116,23 @@ func (f *RowFeed) start(ctx context.Context, spawn func(func())) {
 
 // Take gives what was handed over the next number. The end of all tables has none.
 func (f *RowFeed) Take(r *FedRow) cdc.Position {
-	if f.ended = r.Last(); f.ended {
-		return f.taken
+	if f.ended = r.Last(); !f.ended {
+		f.taken++
+		f.unacked = append(f.unacked, r.Mark)
 	}
-	f.taken++
-	f.unacked = append(f.unacked, r.Mark)
-	return f.taken
+	return cdc.Numbered(f.taken)
 }
 
 // Taken is the newest number, and Unacked how many of the numbers are not acknowledged.
-func (f *RowFeed) Taken() cdc.Position { return f.taken }
-func (f *RowFeed) Unacked() int        { return len(f.unacked) }
+func (f *RowFeed) Taken() uint64 { return f.taken }
+func (f *RowFeed) Unacked() int  { return len(f.unacked) }
 
 // Complete reports whether everything was handed over, and is acknowledged.
 func (f *RowFeed) Complete() bool { return f.ended && len(f.unacked) == 0 }
 
 // Acknowledge notes that everything up to a number is acknowledged. It reports whether that is new.
 func (f *RowFeed) Acknowledge(upTo cdc.Position) bool {
-	acked := int(upTo) - (int(f.taken) - len(f.unacked))
+	acked := int(upTo.Number()) - (int(f.taken) - len(f.unacked))
 	f.Copy.Pass(f.unacked[:acked])
 	f.unacked = append(f.unacked[:0], f.unacked[acked:]...)
 	return acked > 0

@@ -118,7 +118,7 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) 
 		if base, err = r.accept(ctx, a, err); err != nil {
 			return err
 		}
-		a.start = base.LSN
+		a.start = base.Position
 	}
 	if base.Copies(checkpoint.OriginRecover) && !r.copies(base) {
 		return base.Unfinished()
@@ -210,7 +210,7 @@ func (r *opener) judgeLoss(ctx context.Context, err error) error {
 func (r *opener) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record {
 	return &checkpoint.Record{
 		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Poll: found.Poll, XIDColumn: found.XIDColumn, Table: checkpoint.TableOf(found),
-		Database: found.Database, LSN: lsn, WAL: checkpoint.FirstWAL(found, lsn), Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
+		Database: found.Database, Position: lsn, WAL: checkpoint.FirstWAL(found, lsn), Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
 	}
 }
 

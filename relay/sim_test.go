@@ -274,7 +274,7 @@ func (s *sim) trouble() {
 	case 10:
 		s.tell("promotion")
 		s.set(func() {
-			s.id.History = append(s.id.History, cdc.Fork{Timeline: s.id.Timeline, End: s.pos})
+			s.id.History = append(s.id.History, cdc.Fork{Timeline: s.id.Timeline, End: s.pos.LSN()})
 			s.id.Timeline++
 		})
 		s.cut(errNet)

@@ -50,7 +50,7 @@ func (w *world) judgeSent(p *proc, rec *cdc.Record) {
 	fromTable := letter != nil && letter.Commit == 0 || slices.ContainsFunc(rec.Headers, func(h cdc.Header) bool { return h.Key == OriginHeader })
 	if taken := p.taken; taken != nil && w.covers(taken, r, fromTable) {
 		w.fail("%s (key %s, table %q, committed at %s) was sent again (from the table: %v) by process %d, and the record with which it took the slot says that it was delivered: %s at %s, next %+v, copy %+v",
-			r.id, r.key, r.table, r.tx.end, fromTable, w.number(p), taken.Key(), taken.LSN, taken.Next, taken.Copy)
+			r.id, r.key, r.table, r.tx.end, fromTable, w.number(p), taken.Key(), taken.Position, taken.Next, taken.Copy)
 	}
 	if letter != nil {
 		return
@@ -74,7 +74,7 @@ func (w *world) covers(rec *checkpoint.Record, r *row, fromTable bool) bool {
 	c := rec.Copy
 	if fromTable {
 		if c == nil || !c.Slot {
-			return c == nil && r.tx.end <= rec.LSN
+			return c == nil && r.tx.end <= rec.Position
 		}
 		if slices.Contains(c.Finished, r.table) {
 			return true
@@ -86,7 +86,7 @@ func (w *world) covers(rec *checkpoint.Record, r *row, fromTable bool) bool {
 	if c != nil && !c.Slot {
 		return false
 	}
-	if n := rec.Next; n != nil && r.tx.begin == n.CommitLSN {
+	if n := rec.Next; n != nil && r.tx.begin == n.Commit {
 		records := 0
 		for _, other := range r.tx.rows {
 			if other == r {
@@ -97,7 +97,7 @@ func (w *world) covers(rec *checkpoint.Record, r *row, fromTable bool) bool {
 			}
 		}
 	}
-	return r.tx.end <= rec.LSN
+	return r.tx.end <= rec.Position
 }
 
 // judgeWriter sees to it that one process writes under one key. A record of a slot that is still to be made is no holder's.
@@ -110,7 +110,7 @@ func (w *world) judgeWriter(p *proc, key string, value []byte) {
 		return // judgeRecord says what is wrong with it
 	}
 	if *seed0 != 0 {
-		w.tell("process %d writes %s at %s, next %+v, copy %+v", w.number(p), key, rec.LSN, rec.Next, rec.Copy)
+		w.tell("process %d writes %s at %s, next %+v, copy %+v", w.number(p), key, rec.Position, rec.Next, rec.Copy)
 	}
 	switch other := w.writers[key]; {
 	case other == nil:
@@ -120,15 +120,15 @@ func (w *world) judgeWriter(p *proc, key string, value []byte) {
 		w.fail("two processes write %s", key)
 	}
 	if old := w.records[key]; old != nil {
-		if before, err := checkpoint.Decode(key, old); err == nil && before.LSN > rec.LSN {
-			w.fail("record %s went back from %s to %s", key, before.LSN, rec.LSN)
+		if before, err := checkpoint.Decode(key, old); err == nil && before.Position > rec.Position {
+			w.fail("record %s went back from %s to %s", key, before.Position, rec.Position)
 		}
 	}
 }
 
 // judgeTables holds what a record says of a copy against what has arrived.
 func (w *world) judgeTables(rec *checkpoint.Record) {
-	if !rec.Copy.Slot || rec.LSN != w.made {
+	if !rec.Copy.Slot || rec.Position != w.made {
 		return // the slot is still to be made, or was lost since
 	}
 	for _, r := range w.byID {

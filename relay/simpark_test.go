@@ -115,14 +115,14 @@ func (w *world) failOver(rng *rand.Rand, lossy bool) {
 	rec := w.newest()
 	at, first := w.pos, cdc.Position(0) // of the present timeline
 	if n := len(w.id.History); n > 0 {
-		first = w.id.History[n-1].End + 1
+		first = w.id.History[n-1].End.Position() + 1
 	}
 	partly := cdc.Position(0) // what a stop has written down of a transaction: without it, a start halts because of the gap
 	if rec != nil && rec.Next != nil {
-		partly = rec.Next.CommitLSN
+		partly = rec.Next.Commit
 	}
 	for i, t := range w.log {
-		if lossy && rec != nil && t.begin-cdc.Position(8*len(t.rows))-8 >= max(rec.LSN, partly, first) && rng.IntN(5) == 0 {
+		if lossy && rec != nil && t.begin-cdc.Position(8*len(t.rows))-8 >= max(rec.Position, partly, first) && rng.IntN(5) == 0 {
 			at = t.begin - cdc.Position(8*len(t.rows)) - 8
 			for _, lost := range w.log[i:] {
 				for _, r := range lost.rows {
@@ -135,7 +135,7 @@ func (w *world) failOver(rng *rand.Rand, lossy bool) {
 		}
 	}
 	w.arrived = min(w.arrived, len(w.log))
-	w.id.History = append(w.id.History, cdc.Fork{Timeline: w.id.Timeline, End: at})
+	w.id.History = append(w.id.History, cdc.Fork{Timeline: w.id.Timeline, End: at.LSN()})
 	w.id.Timeline++
 	w.pos = at + 1 // so that no event has the id of a lost one
 	w.cutLocked(errNet)

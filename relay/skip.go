@@ -18,7 +18,7 @@ func (b *badEvents) passOver(ev *cdc.Event, commit cdc.Position, row int) *check
 	h := b.names().Halt(commit, row, ev.Relation(), b.rec.EventID)
 	i := slices.IndexFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token })
 	if i < 0 {
-		b.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(b.found.At(commit)).
+		b.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(commit.Log()).
 			Msg("a skip request does not name the event at this place: walpost ignores the request")
 		return nil
 	}
@@ -27,7 +27,7 @@ func (b *badEvents) passOver(ev *cdc.Event, commit cdc.Position, row int) *check
 		what = "EVENT SKIPPED, because walpost skip --discard requested it: the event is not delivered"
 	}
 	b.st.Skipped++
-	b.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(b.found.At(commit)).Int("row", row).
+	b.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(commit.Log()).Int("row", row).
 		Str("why", asked[i].Why).Msg(what)
 	return asked[i]
 }

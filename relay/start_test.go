@@ -152,7 +152,7 @@ func TestErrorThatNoRetryHelpsEndsTheRunWithWhatIsSafe(t *testing.T) {
 		w.do(func() { w.session.dead = errors.New("malformed message") })
 		from := time.Now()
 		<-r.done
-		if r.err == nil || fault.NeedsPerson(r.err) || time.Since(from) > time.Second || w.record().LSN != end {
+		if r.err == nil || fault.NeedsPerson(r.err) || time.Since(from) > time.Second || w.record().Position != end {
 			t.Errorf("after %s: %v, record %+v", time.Since(from), r.err, w.record())
 		}
 	})
@@ -319,7 +319,7 @@ func TestLostSlotIsMadeAgainOnlyWithItsToken(t *testing.T) {
 				w.commit("c")
 				w.want(t, time.Second, "delivered", w.allDelivered)
 				r.stopped(t, time.Second)
-				if look(w, &w.creates) != 1 || w.record().LSN != w.pos {
+				if look(w, &w.creates) != 1 || w.record().Position != w.pos {
 					t.Errorf("%d slots made, %+v", look(w, &w.creates), w.record())
 				}
 			})

@@ -21,7 +21,7 @@ func TestStopDrains(t *testing.T) {
 		confirms := look(w, &w.confirms)
 		w.do(func() { w.status = 4 * time.Second })
 		took := r.stop()
-		if !w.everything() || w.record().LSN != w.pos || look(w, &w.id.SlotFound.Confirmed) != w.pos || took < time.Second {
+		if !w.everything() || w.record().Position != w.pos || look(w, &w.id.SlotFound.Confirmed) != w.pos || took < time.Second {
 			t.Errorf("after %s: delivered %t, record %+v, slot %s of %s", took, w.everything(), w.record(), look(w, &w.id.SlotFound.Confirmed), w.pos)
 		}
 		if n := look(w, &w.confirms) - confirms; n < int(took/time.Second) {
@@ -69,7 +69,7 @@ func TestPartIsDeliveredAgainWhereItsLastEventIsAnother(t *testing.T) {
 func TestPartHoldsOnATimelineThatLeftBehindIt(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		stopInside(t, w)
-		w.id.History = []cdc.Fork{{Timeline: 1, End: w.pos}}
+		w.id.History = []cdc.Fork{{Timeline: 1, End: w.pos.LSN()}}
 		w.id.Timeline = 2
 		r := w.start(Config{})
 		w.want(t, 10*time.Second, "all delivered", w.allDelivered)
@@ -205,7 +205,7 @@ func TestPoisonHaltsAndConfirmsWhatIsBeforeIt(t *testing.T) {
 			t.Errorf("%v, hint %q", r.err, fault.Hint(r.err))
 		}
 		r.wantLog(t, `"halted`, 1)
-		if rec := w.record(); rec.LSN != good.end {
+		if rec := w.record(); rec.Position != good.end {
 			t.Errorf("%+v", rec)
 		}
 	})
@@ -350,8 +350,8 @@ func TestAStopWhileASessionIsReplacedLosesNoAcknowledgement(t *testing.T) {
 		w.commit(keys(8)...)
 		w.want(t, 10*time.Second, "all in flight", func() bool { return relay.Status().InFlight.Events == 8 })
 		w.cut(errNet)
-		if err := <-done; err != nil || !w.everything() || w.record().LSN != w.pos {
-			t.Errorf("%v, delivered %t, record at %s of %s", err, w.everything(), w.record().LSN, w.pos)
+		if err := <-done; err != nil || !w.everything() || w.record().Position != w.pos {
+			t.Errorf("%v, delivered %t, record at %s of %s", err, w.everything(), w.record().Position, w.pos)
 		}
 		r := w.start(Config{})
 		time.Sleep(5 * time.Second)

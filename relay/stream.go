@@ -31,18 +31,18 @@ type streaming struct {
 // middle.
 func (l *loop) newStreaming(next *checkpoint.Next) *streaming {
 	rec := l.checkpointer.durable
-	l.fly(rec.LSN)
+	l.fly(rec.Position)
 	l.flight.Resume(next)
-	l.st.Received = rec.LSN
+	l.st.Received = rec.Position
 	s := &streaming{parts: l.parts, l: l, batch: 1, batchSize: 1}
-	s.progress = flight.Resume(rec.LSN, next)
+	s.progress = flight.Resume(rec.Position, next)
 	if seeker, ok := l.sess.(Seeker); ok {
 		s.progress.Cut = true
 		var open cdc.Position
 		if rec.Next != nil {
-			open = rec.Next.CommitLSN
+			open = rec.Next.Commit
 		}
-		seeker.Seek(rec.LSN, open, rec.Border)
+		seeker.Seek(rec.Position, open, rec.Border)
 	}
 	return s
 }
@@ -64,7 +64,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		s.checkpointer.frozen = false // a stop saves what is in flight, even if it comes now
 		return nil
 	default:
-		s.log.Warn().Str("why", why).Str(s.found.At(a.start)).Str("received", s.st.Received.String()).Int("in_flight", s.inFlight()).
+		s.log.Warn().Str("why", why).Str(a.start.Log()).Str("received", s.st.Received.String()).Int("in_flight", s.inFlight()).
 			Msg("starting over at the checkpoint: events that were received after it may be delivered twice")
 		// What is in flight belongs to the history that was left. Waiting for it keeps the window's
 		// bound. Then it is forgotten.
@@ -215,7 +215,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 	commit, number := s.progress.Open, s.progress.Events
 	s.l.parker.read = s.l.parker.place(commit, number)
 	if s.keeper != nil {
-		commit, number = 0, int(ev.Pos)
+		commit, number = 0, int(ev.Claim)
 	}
 	asked := s.passOver(ev, commit, number)
 	discard := asked != nil && (asked.Discard || s.cfg.Poison.Topic == "")
@@ -278,7 +278,7 @@ func (s *streaming) inconsistent(err error) error {
 	s.fresh = true
 	s.progress = flight.Progress{} // otherwise a checkpoint would say how far this transaction came
 	s.flight.Resume(nil)
-	s.log.Error().Err(err).Str(s.found.At(s.checkpointer.durable.LSN)).
+	s.log.Error().Err(err).Str(s.checkpointer.durable.Position.Log()).
 		Msg("starting again at the checkpoint and skipping nothing: events may be delivered twice")
 	return s.l.lose(fault.Retry(err))
 }
@@ -294,10 +294,10 @@ func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
 	if left := s.progress.Left(); settled && left != nil {
 		rec.Next = left
 	}
-	if b, err := cdc.ParseSnapshot(rec.Border); err == nil && uint64(rec.LSN) >= b.XMax {
+	if b, err := cdc.ParseSnapshot(rec.Border); err == nil && rec.Position >= cdc.Numbered(b.XMax) {
 		rec.Border = "" // all transactions that were open then are delivered
 	}
-	rec.WAL = max(rec.WAL, s.flight.WAL(rec.LSN, rec.Next))
+	rec.WAL = max(rec.WAL, s.flight.WAL(rec.Position, rec.Next))
 	if when := s.flight.Tracker.SafeTime(); !when.IsZero() {
 		rec.CommitTime = when
 	}

@@ -92,7 +92,7 @@ func (m *monitor) checked(k *sighting, p phase) error {
 	case fault.NeedsPerson(err) && c.looked != nil:
 		from := p.safe()
 		if k.found.Unpublished != "" { // the next start refuses, even if all is put right by then
-			from = c.looked.LSN // the slot still gives what was written before
+			from = c.looked.LSN.Position() // the slot still gives what was written before
 			c.looked = c.looked.Broken(k.found.Unpublished)
 		}
 		err = fmt.Errorf("%w; events after %s may be missing", err, from)

@@ -294,13 +294,13 @@ func TestASparseStreamIsReadAtOnceAndADenseOneInPieces(t *testing.T) {
 		s, w := connectOver(t, newSocket(client), server, testConfig(), nil)
 		startFake(t, s, w)
 		type sent struct {
-			pos cdc.Position
+			pos cdc.LSN
 			at  time.Time
 		}
 		sends := make(chan sent, 10_000)
-		send := func(n int, every time.Duration, from cdc.Position) {
+		send := func(n int, every time.Duration, from cdc.LSN) {
 			for i := range n {
-				pos := from + cdc.Position(i)*100
+				pos := from + cdc.LSN(i)*100
 				sends <- sent{pos + 10, time.Now()}
 				w.send(transaction(pos, "a"))
 				time.Sleep(every)
@@ -309,7 +309,7 @@ func TestASparseStreamIsReadAtOnceAndADenseOneInPieces(t *testing.T) {
 		go send(1000, time.Millisecond, 1000)
 		for range 1000 {
 			evs := events(t, s, 3)
-			if sent := <-sends; evs[2].Pos != sent.pos || time.Since(sent.at) != 0 {
+			if sent := <-sends; evs[2].Pos.LSN() != sent.pos || time.Since(sent.at) != 0 {
 				t.Fatalf("a row that was sent at a rate of 1,000/s was read after %s", time.Since(sent.at))
 			}
 		}

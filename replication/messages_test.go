@@ -171,7 +171,7 @@ func TestAMessageSaysWhereItIsFrom(t *testing.T) {
 	w.exec(insertOf("first"), "CREATE TABLE facts AS SELECT pg_logical_emit_message(true, 'a1', 'x') AS lsn, txid_current() AS tx",
 		"SELECT pg_logical_emit_message(true, 'b', 'not selected')", insertOf("end"))
 	want := w.value("SELECT tx || ' ' || lsn FROM facts")
-	var ended cdc.Position
+	var ended cdc.LSN
 	got := ""
 	w.until(s, "aggregate_id", func(ev *cdc.Event) bool {
 		switch ev.Kind {
@@ -179,9 +179,9 @@ func TestAMessageSaysWhereItIsFrom(t *testing.T) {
 			if v := ev.Row.Values; string(v[0].Bytes) != "x" || string(v[2].Bytes) != ended.String() || ended == 0 {
 				t.Errorf("%s from %s, and the transaction before ended at %s", v[0].Bytes, v[2].Bytes, ended)
 			}
-			got += string(ev.Row.Values[1].Bytes) + " " + ev.Pos.String()
+			got += string(ev.Row.Values[1].Bytes) + " " + ev.LSN.String()
 		case cdc.Commit:
-			ended = ev.Pos
+			ended = ev.Pos.LSN()
 		case cdc.Insert:
 			return string(ev.Row.Values[ev.Row.Relation.Index("aggregate_id")].Bytes) == "end"
 		default:

@@ -336,7 +336,7 @@ func TestFirstOpenMakesPublicationThenSlot(t *testing.T) {
 		if !slot.Exists || !slot.Created || slot.Confirmed == 0 || slot.Restart == 0 || slot.Active || slot.Invalidation != "" || slot.WALStatus != "reserved" {
 			t.Errorf("slot: %+v", slot)
 		}
-		if id.SystemID == "" || id.Timeline != 1 || len(id.History) != 0 || id.Slot != w.cfg.Slot || id.Server < slot.Confirmed {
+		if id.SystemID == "" || id.Timeline != 1 || len(id.History) != 0 || id.Slot != w.cfg.Slot || id.Server < slot.Confirmed.LSN() {
 			t.Errorf("identity: %+v", id)
 		}
 		if got := w.value("SELECT pubinsert::text || pubupdate || pubdelete || pubtruncate || pubviaroot FROM pg_publication"); got != "truefalsefalsefalsetrue" {

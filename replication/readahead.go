@@ -26,7 +26,7 @@ var ErrNoReadAhead = errors.New("the slot cannot be read ahead")
 // ReadAhead hands every row that the slot's stream from from on will give as an insert, of a transaction that is wholly before upTo, to each.
 // A row is valid until each returns. The slot stays where it is, and may be in use: what is read is a copy of it. The copy is temporary: it ends with
 // this call, or with the process.
-func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.Position, each func(row *cdc.Row) error) error {
+func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.LSN, each func(row *cdc.Row) error) error {
 	if !reached(upTo, from) { // rows of before the stream may be missing in that reading
 		return fault.Retry(fmt.Errorf("the server that the table was read from is only at %s, but the stream begins at %s: two connections to source.dsn reached different servers", upTo, from))
 	}
@@ -42,7 +42,7 @@ func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.Position, each fu
 	if at = max(at, from); reached(at, upTo) {
 		return nil
 	}
-	if err := session.Start(ctx, at); err != nil {
+	if err := session.Start(ctx, at.Position()); err != nil {
 		return fmt.Errorf("read ahead of slot %s: %w", s.cfg.Slot, err)
 	}
 	for {
@@ -59,7 +59,7 @@ func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.Position, each fu
 				return err
 			}
 		case cdc.Commit, cdc.Idle:
-			if reached(ev.Pos, upTo) {
+			if reached(ev.Pos.LSN(), upTo) {
 				return nil
 			}
 		case cdc.Begin, cdc.Update, cdc.Delete, cdc.Message:
@@ -69,13 +69,13 @@ func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.Position, each fu
 
 // reached reports whether at is upTo, or beyond. Where the next record will begin a new page of WAL, the server names the place behind the
 // page's header (24 or 40 bytes) as the end of what is written, and the place before the header as the end of what is sent.
-func reached(at, upTo cdc.Position) bool {
+func reached(at, upTo cdc.LSN) bool {
 	const page, header = 8192, 40
 	return at >= upTo || at%page == 0 && at > 0 && upTo-at <= header
 }
 
 // openAhead opens a session on a temporary copy of the slot, which streams from at.
-func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Position, err error) {
+func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.LSN, err error) {
 	var f *pg.Facts
 	if err := s.beside(ctx, func(sql *pgconn.PgConn) error {
 		f, err = s.cfg.Names().Describe(ctx, sql)
@@ -88,7 +88,7 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Positi
 		return nil, 0, err
 	}
 	name := fmt.Sprintf("walpost_ahead_%d", conn.PID())
-	made, err := pg.Row[struct{ LSN cdc.Position }](ctx, conn, "copy the slot",
+	made, err := pg.Row[struct{ LSN cdc.LSN }](ctx, conn, "copy the slot",
 		"SELECT lsn FROM pg_copy_logical_replication_slot("+pg.QuoteLiteral(s.cfg.Slot)+", "+pg.QuoteLiteral(name)+", true)")
 	if err != nil {
 		pg.Close(conn)
@@ -105,6 +105,6 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Positi
 	}
 	return newSession(conn, nil, sessionConfig{
 		slot: name, publication: s.cfg.Publication, role: f.Server.Role, walSenderTimeout: pg.Millis(f.Server.SenderTimeout), confirmKeepalives: true,
-		logger: zerolog.Nop(), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: made.LSN}}, roots: f.Roots(),
+		logger: zerolog.Nop(), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: made.LSN.Position()}}, roots: f.Roots(),
 	}), made.LSN, nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // ahead reads ahead to where a new reading of the table is, and returns the ids.
-func (w *world) ahead(from cdc.Position) (string, error) {
+func (w *world) ahead(from cdc.LSN) (string, error) {
 	w.Helper()
 	r, err := table.Source{DB: w.cfg.Connection(), Names: w.cfg.Names()}.Open(w.Context(), table.Options{})
 	if err != nil {
@@ -61,7 +61,7 @@ func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
 			want("2 3 4")
 		}
 		// The stream begins behind the slot's position where more is delivered than confirmed.
-		from, err := cdc.ParsePosition(w.value("SELECT pg_current_wal_insert_lsn()::text"))
+		from, err := cdc.ParseLSN(w.value("SELECT pg_current_wal_insert_lsn()::text"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
 func TestReadAheadRefusesAReadingFromBeforeTheStream(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, "16"), "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)")
 	at := w.mustOpen(w.source(), true).Identity().SlotFound.Confirmed
-	if _, err := w.ahead(at + 1<<30); !fault.Retryable(err) || !strings.Contains(err.Error(), "different servers") {
+	if _, err := w.ahead(at.LSN() + 1<<30); !fault.Retryable(err) || !strings.Contains(err.Error(), "different servers") {
 		t.Errorf("the reading is of before the stream: %v", err)
 	}
 }

@@ -43,11 +43,11 @@ type Session struct {
 	order    pgoutput.Order
 	callCtx  context.Context // of the running Next, for the catalog
 
-	began    cdc.Position // where the stream begins; does not change once it was started
-	received cdc.Position // newest position read: reported as write
-	flush    cdc.Position // newest safe position: reported as flush and apply; never goes back
-	idle     cdc.Position // newest keepalive handed on
-	err      error        // what ended the session
+	began    cdc.LSN // where the stream begins; does not change once it was started
+	received cdc.LSN // newest position read: reported as write
+	flush    cdc.LSN // newest safe position: reported as flush and apply; never goes back
+	idle     cdc.LSN // newest keepalive handed on
+	err      error   // what ended the session
 
 	statusAt time.Time // when the newest status was sent
 	owed     bool      // an answer to a keepalive is due
@@ -107,7 +107,7 @@ func newSession(conn *pgconn.PgConn, sql prober, cfg sessionConfig) *Session {
 func (s *Session) Identity() cdc.Identity { return s.identity }
 
 // Began is where the stream of a started session begins: it gives the transactions that end behind. Any goroutine may ask.
-func (s *Session) Began() cdc.Position { return s.began }
+func (s *Session) Began() cdc.LSN { return s.began }
 
 // Snapshot is the name of the snapshot of what was there before the slot, where OpenExporting made the slot, until it is freed. Any
 // goroutine may ask.
@@ -131,7 +131,7 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 	if s.wire != nil || s.err != nil {
 		return errors.New("session was started before")
 	}
-	if err := s.start(ctx, at); err != nil {
+	if err := s.start(ctx, at.LSN()); err != nil {
 		if s.err = err; s.wire != nil {
 			s.wire.deadlines.forget()
 		}
@@ -140,7 +140,7 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 	return nil
 }
 
-func (s *Session) start(ctx context.Context, at cdc.Position) error {
+func (s *Session) start(ctx context.Context, at cdc.LSN) error {
 	if err := s.conn.SyncConn(ctx); err != nil {
 		return fault.Retry(fmt.Errorf("start replication of slot %s: %w", s.cfg.slot, err))
 	}
@@ -151,7 +151,7 @@ func (s *Session) start(ctx context.Context, at cdc.Position) error {
 		return err
 	}
 	s.statusAt = time.Now()
-	s.dec = pgoutput.NewDecoder(max(at, s.identity.SlotFound.Confirmed), s.fill(), s.cfg.messages)
+	s.dec = pgoutput.NewDecoder(max(at, s.confirmed()), s.fill(), s.cfg.messages)
 	s.order.On = s.cfg.messages.Beside
 	if s.cfg.recheck != nil {
 		identity, err := s.cfg.recheck(ctx)
@@ -162,16 +162,19 @@ func (s *Session) start(ctx context.Context, at cdc.Position) error {
 		s.seed()
 	}
 	s.idle = s.received
-	s.began = max(at, s.identity.SlotFound.Confirmed)
+	s.began = max(at, s.confirmed())
 	s.detectShutdown()
 	return nil
 }
 
 // seed takes over the slot's own position: it is where flush stands, whatever we know.
 func (s *Session) seed() {
-	s.flush = max(s.flush, s.identity.SlotFound.Confirmed)
+	s.flush = max(s.flush, s.confirmed())
 	s.received = max(s.received, s.flush)
 }
+
+// confirmed is the slot's own position.
+func (s *Session) confirmed() cdc.LSN { return s.identity.SlotFound.Confirmed.LSN() }
 
 // fill is what completes a relation, nil where there is nothing to complete: from the catalog, where somebody asked for that, and with the
 // present name of its table. The server decodes old WAL by the catalog as it was. So rows come under another name if they were written before
@@ -299,7 +302,7 @@ func (s *Session) copyData(body []byte) (*cdc.Event, error) {
 		if err != nil {
 			return nil, fmt.Errorf("stream of slot %s: %w", s.cfg.slot, err)
 		}
-		pos := cdc.Position(data.WALStart) // 0/0 for messages that describe, such as Relation
+		pos := cdc.LSN(data.WALStart) // 0/0 for messages that describe, such as Relation
 		s.received = max(s.received, pos)
 		s.spin.count = 0
 		ev, err := s.dec.Decode(data.WALData, pos)
@@ -307,7 +310,7 @@ func (s *Session) copyData(body []byte) (*cdc.Event, error) {
 			return nil, fmt.Errorf("stream of slot %s: %w", s.cfg.slot, err)
 		}
 		if ev != nil && ev.Kind == cdc.Commit {
-			s.received = max(s.received, ev.Pos)
+			s.received = max(s.received, ev.Pos.LSN())
 		}
 		return ev, nil
 	case pglogrepl.PrimaryKeepaliveMessageByteID:
@@ -315,7 +318,7 @@ func (s *Session) copyData(body []byte) (*cdc.Event, error) {
 		if err != nil {
 			return nil, fmt.Errorf("stream of slot %s: %w", s.cfg.slot, err)
 		}
-		return s.keepalive(cdc.Position(k.ServerWALEnd), k.ReplyRequested)
+		return s.keepalive(cdc.LSN(k.ServerWALEnd), k.ReplyRequested)
 	}
 	return nil, fmt.Errorf("stream of slot %s: malformed message %q of %d bytes", s.cfg.slot, kind, len(body))
 }

@@ -36,7 +36,7 @@ func TestEventsAreTheSameByteByByte(t *testing.T) {
 	go w.send(transaction(200, "first"), keepalive(300, false), transaction(400, "second"))
 	var got []string
 	for _, ev := range events(t, s, 7) {
-		word := fmt.Sprintf("%s %d", ev.Kind, uint64(ev.Pos))
+		word := fmt.Sprintf("%s %d", ev.Kind, max(uint64(ev.Pos), uint64(ev.LSN)))
 		if ev.Kind == cdc.Insert {
 			word += " " + string(ev.Row.Values[0].Bytes)
 		}
@@ -218,7 +218,7 @@ func TestAKeepaliveIsAnEmptyTransaction(t *testing.T) {
 				if err != nil {
 					break
 				}
-				got = append(got, fmt.Sprintf("%s %d", ev.Kind, uint64(ev.Pos)))
+				got = append(got, fmt.Sprintf("%s %d", ev.Kind, max(uint64(ev.Pos), uint64(ev.LSN))))
 			}
 			want := "idle 150, begin 200, insert 195, commit 210, idle 300"
 			if !on {

@@ -23,7 +23,7 @@ var inUseRetry = backoff.Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Seco
 const inUseEvery = 30 * time.Second
 
 // takeSlot starts replication, waiting while another process holds the slot.
-func (s *Session) takeSlot(ctx context.Context, at cdc.Position) error {
+func (s *Session) takeSlot(ctx context.Context, at cdc.LSN) error {
 	began := time.Now()
 	var logged time.Time
 	for tries := 1; ; tries++ {
@@ -64,7 +64,7 @@ func (s *Session) holder(ctx context.Context) int32 {
 
 // startCommand is START_REPLICATION for our slot. Streaming, binary and two_phase stay off: transactions arrive whole, as
 // text, in commit order.
-func (s *Session) startCommand(at cdc.Position) string {
+func (s *Session) startCommand(at cdc.LSN) string {
 	options := "proto_version '1', publication_names " + quoteText(pg.QuoteIdent(s.cfg.publication))
 	if s.cfg.messages.Relations != nil {
 		options += ", messages 'true'"
@@ -76,7 +76,7 @@ func (s *Session) startCommand(at cdc.Position) string {
 //
 // pglogrepl.StartReplication does not fit: it reads by pgconn, whose buffer may take the first bytes of the stream together
 // with the answer, and does not give them back to the wire.
-func (s *Session) tryStart(ctx context.Context, at cdc.Position) (refused *pgconn.PgError, err error) {
+func (s *Session) tryStart(ctx context.Context, at cdc.LSN) (refused *pgconn.PgError, err error) {
 	start, err := (&pgproto3.Query{String: s.startCommand(at)}).Encode(nil)
 	if err == nil {
 		err = s.wire.write(start, s.writeDeadline(ctx))

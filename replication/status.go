@@ -26,9 +26,10 @@ func (s *Session) StatusEvery() time.Duration {
 	return max(statusLeast, min(statusMost, s.cfg.walSenderTimeout/3))
 }
 
-// Confirm sends a status: safe, and everything before it, will not be sent again. A safe position that is behind one
+// Confirm sends a status: upTo, and everything before it, will not be sent again. A position that is behind one
 // confirmed before confirms that one again.
-func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
+func (s *Session) Confirm(ctx context.Context, upTo cdc.Position) error {
+	safe := upTo.LSN()
 	if err := s.over(); err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ func (s *Session) answerEvery() time.Duration {
 
 // keepalive handles a keepalive: end is how far the server has read. What it sent before is all there is up to end, so
 // outside a transaction it stands for an empty one that ends there.
-func (s *Session) keepalive(end cdc.Position, asked bool) (*cdc.Event, error) {
+func (s *Session) keepalive(end cdc.LSN, asked bool) (*cdc.Event, error) {
 	s.received = max(s.received, end)
 	if asked {
 		now := time.Now()
@@ -138,7 +139,7 @@ func (s *Session) early(now time.Time) bool {
 // A spin is a row of early requests for an answer with the same position and no data in between. A server that shuts
 // down waits like that, without end, for the confirmation of all that it has sent.
 type spin struct {
-	end   cdc.Position
+	end   cdc.LSN
 	count int
 	first time.Time
 }
@@ -150,7 +151,7 @@ const (
 )
 
 // asked counts a request and says whether it is time to look what the server is doing.
-func (p *spin) asked(end cdc.Position, now time.Time, early bool) bool {
+func (p *spin) asked(end cdc.LSN, now time.Time, early bool) bool {
 	if !early || p.count == 0 || p.end != end {
 		*p = spin{end: end, first: now}
 	}

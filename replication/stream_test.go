@@ -192,10 +192,10 @@ func TestRowsOfOneCopyArriveAllAlthoughTheirPositionIsOne(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
 	s := w.stream(0)
 	w.exec(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) SELECT 't', n::text, 'e' FROM generate_series(1, 1000) n`)
-	positions := map[cdc.Position]int{}
+	positions := map[cdc.LSN]int{}
 	got := w.until(s, "aggregate_id", func(ev *cdc.Event) bool {
 		if ev.Kind == cdc.Insert {
-			positions[ev.Pos]++
+			positions[ev.LSN]++
 		}
 		return ev.Kind == cdc.Commit
 	})
@@ -242,7 +242,7 @@ func TestRowsOfARenamedTableHaveItsPresentName(t *testing.T) {
 		const want = "1 app.outbox, 2 app.outbox, 3 app.outbox, 4 public.former, 5 public.b, 6 public.b"
 		name := func(row *cdc.Row) string { return string(row.Values[0].Bytes) + " " + row.Relation.String() }
 		var ahead, streamed []string
-		end, err := cdc.ParsePosition(w.value("SELECT pg_current_wal_insert_lsn()::text"))
+		end, err := cdc.ParseLSN(w.value("SELECT pg_current_wal_insert_lsn()::text"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -324,7 +324,7 @@ func TestAnIdleSlotFollowsTheServer(t *testing.T) {
 		w := newWorld(t, pg, outboxTable, "CREATE TABLE busy (v text)")
 		s := w.stream(0)
 		w.exec("INSERT INTO busy SELECT repeat('x', 100) FROM generate_series(1, 10000)")
-		target, err := cdc.ParsePosition(w.value("SELECT pg_current_wal_lsn()::text"))
+		target, err := cdc.ParseLSN(w.value("SELECT pg_current_wal_lsn()::text"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,7 +337,7 @@ func TestAnIdleSlotFollowsTheServer(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			return at >= target
+			return at.LSN() >= target
 		})
 		w.close(s)
 		if got := w.slot(fmt.Sprintf("confirmed_flush_lsn >= '%s'", target)); got != "true" {

@@ -36,7 +36,7 @@ type walsender struct {
 
 // A status is a standby status update.
 type status struct {
-	write, flush, apply cdc.Position
+	write, flush, apply cdc.LSN
 	reply               bool
 	at                  time.Time // when it came
 }
@@ -99,7 +99,7 @@ func (w *walsender) listen() {
 				w.t.Errorf("the client sent %q", m.Data)
 				return
 			}
-			p := func(at int) cdc.Position { return cdc.Position(binary.BigEndian.Uint64(m.Data[at:])) }
+			p := func(at int) cdc.LSN { return cdc.LSN(binary.BigEndian.Uint64(m.Data[at:])) }
 			w.statuses <- status{p(1), p(9), p(17), m.Data[33] != 0, time.Now()}
 		case *pgproto3.CopyDone, *pgproto3.Terminate:
 			w.mu.Lock()
@@ -136,12 +136,12 @@ func framed(kind byte, body []byte) []byte {
 
 func copyBoth() []byte { return framed('W', []byte{0, 0, 0}) }
 
-func walData(pos cdc.Position, msg []byte) []byte {
+func walData(pos cdc.LSN, msg []byte) []byte {
 	b := pgoutputtest.U64(pgoutputtest.U64(pgoutputtest.U64([]byte{'w'}, uint64(pos)), uint64(pos)), 1)
 	return framed('d', append(b, msg...))
 }
 
-func keepalive(end cdc.Position, reply bool) []byte {
+func keepalive(end cdc.LSN, reply bool) []byte {
 	b := pgoutputtest.U64(pgoutputtest.U64([]byte{'k'}, uint64(end)), 1)
 	if reply {
 		return framed('d', append(b, 1))
@@ -168,7 +168,7 @@ func serverNotice(code, text string) []byte {
 func ready() []byte { return framed('Z', []byte{'I'}) }
 
 // transaction is a whole one that commits at commit, with one row.
-func transaction(commit cdc.Position, value string) []byte {
+func transaction(commit cdc.LSN, value string) []byte {
 	var b []byte
 	b = append(b, walData(commit-5, pgoutputtest.Begin(commit))...)
 	b = append(b, walData(0, pgoutputtest.Relation(5, "id", "v"))...)

@@ -87,10 +87,10 @@ func (r *Router) newDebeziumMessages() *debeziumMessages {
 // has no id and no other message has the position.
 func (m *debeziumMessages) route(r *Router, ev *cdc.Event, rec *cdc.Record) error {
 	*rec = cdc.Record{
-		Topic: m.topic, Partition: -1, Time: ev.Time.Truncate(time.Millisecond), Committed: ev.Time, EventID: ev.Pos.String(),
+		Topic: m.topic, Partition: -1, Time: ev.Time.Truncate(time.Millisecond), Committed: ev.Time, EventID: ev.LSN.String(),
 	}
 	refuse := func(p *Problem) error {
-		return &RowError{EventID: rec.EventID, Table: ev.Row.Relation.String(), LSN: ev.Pos, Problems: []Problem{*p}, keyFound: rec.Key != nil}
+		return &RowError{EventID: rec.EventID, Table: ev.Row.Relation.String(), LSN: ev.LSN, Problems: []Problem{*p}, keyFound: rec.Key != nil}
 	}
 	prefix := strings.ToValidUTF8(ev.Row.Relation.MessagePrefix(), "\uFFFD")
 	buf := make([]byte, 0, 1024+2*len(ev.Row.Values[0].Bytes))
@@ -128,16 +128,16 @@ func (m *debeziumMessages) values(ev *cdc.Event, prefix string) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		at, err := cdc.ParsePosition(string(ev.Row.Values[2].Bytes))
+		at, err := cdc.ParseLSN(string(ev.Row.Values[2].Bytes))
 		if err != nil {
 			return nil, err
 		}
 		txid, before = n, `"`+strconv.FormatUint(uint64(at), 10)+`"`
 	}
-	sequence := `[` + before + `,"` + strconv.FormatUint(uint64(ev.Pos), 10) + `"]`
+	sequence := `[` + before + `,"` + strconv.FormatUint(uint64(ev.LSN), 10) + `"]`
 	source := []any{
 		debeziumVersion, "postgresql", m.server, ev.Time.UnixMilli(), nil, m.database, sequence, ev.Time.UnixMicro(), ev.Time.UnixMicro() * 1000,
-		"", "", txid, int64(ev.Pos), nil, nil, nil,
+		"", "", txid, int64(ev.LSN), nil, nil, nil,
 	}
 	return []any{"m", ev.Time.UnixMilli(), source, nil, []any{prefix, content}}, nil
 }

@@ -20,7 +20,7 @@ func TestTheRecordOfAMessageNamesItsTransaction(t *testing.T) {
 	}
 	values := []cdc.Value{{Bytes: []byte("one")}, {Bytes: []byte("745")}, {Bytes: []byte("0/64")}}
 	ev := &cdc.Event{
-		Kind: cdc.Message, Pos: 0x100000002, Time: time.Date(2026, 1, 31, 12, 0, 0, 123456000, time.UTC),
+		Kind: cdc.Message, LSN: 0x100000002, Time: time.Date(2026, 1, 31, 12, 0, 0, 123456000, time.UTC),
 		Row: cdc.Row{Relation: cdc.MessagesWithOrigin("audit"), Values: values},
 	}
 	const want = `{"op":"m","ts_ms":1769860800123,"source":{"version":"3.6.1.Final","connector":"postgresql","name":"p","ts_ms":1769860800123,` +
@@ -54,7 +54,7 @@ func TestAMessageThatNoRecordCanHold(t *testing.T) {
 			t.Errorf("%s: %v", option, err)
 		}
 		var rec cdc.Record
-		ev := &cdc.Event{Kind: cdc.Message, Pos: 7, Row: cdc.Row{Relation: cdc.Messages("audit"), Values: []cdc.Value{{Bytes: []byte("one")}}}}
+		ev := &cdc.Event{Kind: cdc.Message, LSN: 7, Row: cdc.Row{Relation: cdc.Messages("audit"), Values: []cdc.Value{{Bytes: []byte("one")}}}}
 		_, err = r.Route(ev, &rec)
 		if refused := (&RowError{}); !errors.As(err, &refused) || refused.KeyFound() == (option == "records.key.converter") || refused.EventID != "0/7" {
 			t.Errorf("%s: %v", option, err)

@@ -59,7 +59,7 @@ func (e *ConfigError) Misconfigured() bool { return true }
 type RowError struct {
 	EventID string
 	Table   string
-	LSN     cdc.Position // where the WAL has the row; 0 if the row was read from the table
+	LSN     cdc.LSN // where the WAL has the row; 0 if the row was read from the table
 	// Problems has at least one element, and more only if they are about the table's definition.
 	Problems []Problem
 	keyFound bool

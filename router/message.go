@@ -98,7 +98,7 @@ func (m *messages) expand(r *Router, ev *cdc.Event) (*cdc.Event, *Problem) {
 	}
 	clear(m.seen)
 	clear(m.event.Row.Values)
-	m.event.Kind, m.event.Pos, m.event.Time = cdc.Insert, ev.Pos, ev.Time
+	m.event.Kind, m.event.LSN, m.event.Time = cdc.Insert, ev.LSN, ev.Time
 	problem := m.read(ev.Row.Values[0].Bytes)
 	for i, option := range m.fields {
 		if problem == nil && !m.seen[i] && option != "" {

@@ -13,7 +13,7 @@ import (
 
 func message(content string) *cdc.Event {
 	return &cdc.Event{
-		Kind: cdc.Message, Pos: 0x16B3748, Time: committed,
+		Kind: cdc.Message, LSN: 0x16B3748, Time: committed,
 		Row: cdc.Row{Relation: cdc.Messages("outbox"), Values: []cdc.Value{{Bytes: []byte(content)}}},
 	}
 }

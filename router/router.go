@@ -211,7 +211,7 @@ func (c *column) shared(raw, converted []byte) string {
 // refuse is the error of a row with this event id. It leaves in rec the event id and, if it can be
 // found, the key.
 func (p *plan) refuse(ev *cdc.Event, row *row, rec *cdc.Record, id string, problems ...Problem) *RowError {
-	e := &RowError{EventID: strings.Clone(id), Table: p.rel.String(), LSN: ev.Pos, Problems: problems}
+	e := &RowError{EventID: strings.Clone(id), Table: p.rel.String(), LSN: ev.LSN, Problems: problems}
 	rec.EventID, rec.Key = id, nil
 	if p.key.index < 0 || p.key.index >= len(row.values) || p.key.typ == nil {
 		return e

@@ -68,7 +68,7 @@ var outbox = table("id uuid", "aggregate_type text", "aggregate_id text", "event
 const null = "\x00NULL"
 
 func insert(rel *cdc.Relation, values ...string) *cdc.Event {
-	ev := &cdc.Event{Kind: cdc.Insert, Pos: 0x16B3748, Time: committed, Row: cdc.Row{Relation: rel}}
+	ev := &cdc.Event{Kind: cdc.Insert, LSN: 0x16B3748, Time: committed, Row: cdc.Row{Relation: rel}}
 	for _, v := range values {
 		if v == null {
 			ev.Row.Values = append(ev.Row.Values, cdc.Value{})
@@ -217,11 +217,11 @@ func TestARowErrorSaysWhereTheRowWasFound(t *testing.T) {
 	}
 	var rec cdc.Record
 	ev := insert(outbox, "u-1", null, "k", "Placed", "1")
-	for pos, want := range map[cdc.Position]string{
+	for pos, want := range map[cdc.LSN]string{
 		0x16B3748: `event "u-1" of public.outbox at 0/16B3748 cannot be routed: router.route.by.field: column aggregate_type`,
 		0:         `event "u-1", read from the table public.outbox, cannot be routed: router.route.by.field: column aggregate_type`, // by recover, or as a snapshot
 	} {
-		ev.Pos = pos
+		ev.LSN = pos
 		if _, err := r.Route(ev, &rec); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("at %s: %v, want %s", pos, err, want)
 		}

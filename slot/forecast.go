@@ -98,7 +98,7 @@ func (f *forecaster) add(h *Health) Forecast {
 // A sample is the server's position, and that of the oldest WAL it had to keep, at one time.
 type sample struct {
 	at              time.Time
-	server, restart cdc.Position
+	server, restart cdc.LSN
 	moved           bool // restart differs from the sample before
 }
 
@@ -113,7 +113,7 @@ type trend struct {
 }
 
 // add adds a sample. A position that goes back is another or a restored server, so all older samples go.
-func (t *trend) add(at time.Time, server, restart cdc.Position) {
+func (t *trend) add(at time.Time, server, restart cdc.LSN) {
 	if n := len(t.samples); n > 0 {
 		switch last := t.samples[n-1]; {
 		case server < last.server || restart < last.restart:

@@ -38,7 +38,7 @@ func (s *simulated) look(written int64) Forecast {
 	s.at, s.server = s.at.Add(s.interval), s.server+written
 	s.last = s.f.add(&Health{
 		Exists: true, At: s.at, SafeBytes: s.left(), SafeKnown: s.keep >= 0, KeepBytes: s.keep, WALStatus: "reserved",
-		Server: cdc.Position(s.server), Restart: cdc.Position(s.restart), Oldest: cdc.Position(s.restart), WALDirBytes: -1,
+		Server: cdc.LSN(s.server), Restart: cdc.LSN(s.restart), Oldest: cdc.LSN(s.restart), WALDirBytes: -1,
 	})
 	return s.last
 }
@@ -137,11 +137,11 @@ func TestForecastNeedsTwoLooksAndALimit(t *testing.T) {
 	if !math.IsInf(s.last.Exhaustion, 1) || s.last.Limit != NoLimit {
 		t.Errorf("without a limit: %+v", s.last)
 	}
-	lost := s.f.add(&Health{Exists: true, At: s.at.Add(time.Second), WALStatus: "lost", Server: cdc.Position(s.server)})
+	lost := s.f.add(&Health{Exists: true, At: s.at.Add(time.Second), WALStatus: "lost", Server: cdc.LSN(s.server)})
 	if lost.Exhaustion != 0 || lost.Limit != ByRemoval {
 		t.Errorf("lost: %+v", lost)
 	}
-	gone := s.f.add(&Health{At: s.at.Add(2 * time.Second), Server: cdc.Position(s.server)})
+	gone := s.f.add(&Health{At: s.at.Add(2 * time.Second), Server: cdc.LSN(s.server)})
 	if !math.IsInf(gone.Exhaustion, 1) {
 		t.Errorf("dropped: %+v", gone)
 	}
@@ -189,8 +189,8 @@ func TestForecastOfTheDisk(t *testing.T) {
 		s.at, s.server = s.at.Add(s.interval), s.server+mib
 		s.restart = s.server
 		got = s.f.add(&Health{
-			Exists: true, At: s.at, KeepBytes: -1, Server: cdc.Position(s.server), Restart: cdc.Position(s.restart),
-			Oldest: cdc.Position(oldest), WALDirBytes: dir, RetainedBytes: 0, WALStatus: "reserved",
+			Exists: true, At: s.at, KeepBytes: -1, Server: cdc.LSN(s.server), Restart: cdc.LSN(s.restart),
+			Oldest: cdc.LSN(oldest), WALDirBytes: dir, RetainedBytes: 0, WALStatus: "reserved",
 		})
 	}
 	abandoned := s.restart

@@ -24,9 +24,9 @@ type Health struct {
 	ClockSkew time.Duration
 	RoundTrip time.Duration
 
-	Server    cdc.Position // newest WAL: written by a primary, received by a standby
-	Restart   cdc.Position // oldest WAL that the slot holds; 0 where it is lost
-	Confirmed cdc.Position
+	Server    cdc.LSN // newest WAL: written by a primary, received by a standby
+	Restart   cdc.LSN // oldest WAL that the slot holds; 0 where it is lost
+	Confirmed cdc.LSN
 
 	// RetainedBytes is the WAL that the slot holds, and UnconfirmedBytes the part of it that was not confirmed. The
 	// difference is held for transactions that are still open, not for the consumer. -1 is unknown.
@@ -54,7 +54,7 @@ type Health struct {
 
 	// Oldest is the beginning of the oldest WAL that any slot holds. WALDirBytes is the size of
 	// pg_wal, or -1 if the Reader does not measure it or the role may not read it.
-	Oldest      cdc.Position
+	Oldest      cdc.LSN
 	WALDirBytes int64
 
 	// Blocker is what holds WAL although it is confirmed; nil if nothing is seen that does. Hidden says what the role

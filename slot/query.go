@@ -83,7 +83,7 @@ func (r *healthRow) health(slot string, sent, received time.Time) Health {
 		return h
 	}
 	s := r.Row.State()
-	h.Exists, h.Restart, h.Confirmed = true, s.Restart, s.Confirmed
+	h.Exists, h.Restart, h.Confirmed = true, s.Restart, r.Row.Confirmed
 	h.WALStatus, h.Invalidation, h.Active, h.ActivePID = s.WALStatus, s.Invalidation, s.Active, s.ActivePID
 	h.Database = cmp.Or(r.Row.Database, h.Database)
 	switch {
@@ -100,7 +100,7 @@ func (r *healthRow) health(slot string, sent, received time.Time) Health {
 }
 
 // safeBytes is safe_wal_size as pg_get_replication_slots computes it: up to the end of the last segment that the limit covers.
-func safeBytes(restart, server cdc.Position, keep, segment int64) int64 {
+func safeBytes(restart, server cdc.LSN, keep, segment int64) int64 {
 	return (int64(restart)/segment+keep/segment+1)*segment - int64(server)
 }
 

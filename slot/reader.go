@@ -43,7 +43,7 @@ type Reader struct {
 // A sighting is when a blocker was first seen, by our clock and by the server's position. It began before both.
 type sighting struct {
 	at     time.Time
-	server cdc.Position
+	server cdc.LSN
 }
 
 // NewReader returns a Reader of a slot. It does not connect yet.

@@ -36,7 +36,7 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 			testenv.Run(w.T, other, "CREATE TABLE report (n int)", "BEGIN", "INSERT INTO report VALUES (1)")
 			began := w.value("SELECT pg_current_wal_lsn()::text")
 			w.exec(insertRow, "SELECT pg_switch_wal()")
-			at, err := cdc.ParsePosition(began)
+			at, err := cdc.ParseLSN(began)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -220,7 +220,7 @@ func TestSafeBytesAreTheServers(t *testing.T) {
 		for range 3 {
 			got := w.value(`SELECT restart_lsn || ' ' || (safe_wal_size + pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0'))::text FROM pg_replication_slots WHERE slot_name = '` + w.slot + `'`)
 			text, end, _ := strings.Cut(got, " ")
-			restart, err := cdc.ParsePosition(text)
+			restart, err := cdc.ParseLSN(text)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,10 +41,7 @@ func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON 
 	case v.Name != cmp.Or(cfg.Name, database+"."+v.Poll.Table): // another relay of the table, with its own checkpoint
 		a = a.Other("is relay " + v.Name)
 	case a.State != relay.Standby:
-		n, err := strconv.ParseUint(cmp.Or(v.Poll.Position, "0"), 10, 64)
-		if err == nil {
-			at = cdc.Position(n)
-		}
+		at = v.Poll.Position
 	}
 	found, failed := walpost.ReadPoll(ctx, cfg.Config, at)
 	if fault.Misconfigured(failed) {

@@ -108,7 +108,7 @@ const (
 	hError       = prefix + "error"
 	hTable       = prefix + "table"
 	hID          = prefix + "id"
-	hCommit      = prefix + "commit_lsn"
+	hCommit      = prefix + "commit"
 	hRow         = prefix + "row"
 	hCommitTime  = prefix + "commit_time"
 	hTopic       = prefix + "topic"

@@ -84,7 +84,7 @@ func randomEvent(rng *rand.Rand) *cdc.Event {
 		}
 		return cdc.Value{Bytes: []byte(fmt.Sprintf("00000000-0000-0000-0000-%012d", rng.IntN(1000)))}
 	}
-	ev := &cdc.Event{Kind: cdc.Insert, Pos: cdc.Position(rng.Uint64()), Time: committed.Add(time.Duration(rng.IntN(1e9)) * time.Microsecond)}
+	ev := &cdc.Event{Kind: cdc.Insert, LSN: cdc.LSN(rng.Uint64()), Time: committed.Add(time.Duration(rng.IntN(1e9)) * time.Microsecond)}
 	row := func() cdc.Row {
 		r := cdc.Row{Relation: rel}
 		for i := range rel.Columns {
@@ -119,7 +119,7 @@ func TestARowIsTheSameAfterALetter(t *testing.T) {
 // A message comes back from its letter byte for byte, also if its content is no text, which JSON would change.
 func TestAMessageIsTheSameAfterALetter(t *testing.T) {
 	for _, content := range []string{`{"id":"u-1","aggregate_type":"order","aggregate_id":"k","payload":1,"x":"<"}`, "{", "", "a\xff\xfe", "\x00"} {
-		ev := &cdc.Event{Kind: cdc.Message, Pos: 0x16B3748, Time: committed, Row: cdc.Row{Relation: cdc.Messages("outbox"), Values: []cdc.Value{{Bytes: []byte(content)}}}}
+		ev := &cdc.Event{Kind: cdc.Message, LSN: 0x16B3748, Time: committed, Row: cdc.Row{Relation: cdc.Messages("outbox"), Values: []cdc.Value{{Bytes: []byte(content)}}}}
 		back := through(t, &Letter{Token: "t", CommitTime: ev.Time, Event: ev}).Event
 		if !reflect.DeepEqual(ev, back) {
 			t.Errorf("%+v\n%+v", ev, back)

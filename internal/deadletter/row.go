@@ -14,12 +14,12 @@ import (
 // row is the value of a letter of FormRow: all that a router needs to route the row again, without
 // the database.
 type row struct {
-	Kind       string       `json:"kind"`
-	LSN        cdc.Position `json:"lsn"` // 0/0 for a row that was read from the table
-	CommitTime time.Time    `json:"commit_time"`
-	Relation   relation     `json:"relation"`
-	Values     []value      `json:"values"`
-	Old        []value      `json:"old,omitempty"` // absent if the server sent no old row
+	Kind       string    `json:"kind"`
+	LSN        cdc.LSN   `json:"lsn"` // 0/0 for a row that was read from the table
+	CommitTime time.Time `json:"commit_time"`
+	Relation   relation  `json:"relation"`
+	Values     []value   `json:"values"`
+	Old        []value   `json:"old,omitempty"` // absent if the server sent no old row
 }
 
 // relation is a cdc.Relation, field by field.
@@ -104,7 +104,7 @@ func marshal(v any) ([]byte, error) {
 
 func encodeEvent(ev *cdc.Event) ([]byte, error) {
 	rel := ev.Relation()
-	r := row{Kind: ev.Kind.String(), LSN: ev.Pos, CommitTime: ev.Time.UTC(), Values: valuesOf(ev.Row), Old: valuesOf(ev.Old)}
+	r := row{Kind: ev.Kind.String(), LSN: ev.LSN, CommitTime: ev.Time.UTC(), Values: valuesOf(ev.Row), Old: valuesOf(ev.Old)}
 	r.Relation = relation{ID: rel.ID, Schema: rel.Schema, Name: rel.Name, Columns: make([]column, len(rel.Columns))}
 	if rel.ReplicaIdentity != 0 {
 		r.Relation.ReplicaIdentity = string(rune(rel.ReplicaIdentity))
@@ -142,7 +142,7 @@ func decodeEvent(text []byte) (*cdc.Event, error) {
 	for i := range r.Relation.Columns {
 		rel.Columns = append(rel.Columns, cdc.Column(r.Relation.Columns[i]))
 	}
-	ev := &cdc.Event{Pos: r.LSN, Time: r.CommitTime.UTC()}
+	ev := &cdc.Event{LSN: r.LSN, Time: r.CommitTime.UTC()}
 	for k := cdc.Insert; k <= cdc.Message; k++ {
 		if k.String() == r.Kind {
 			ev.Kind = k

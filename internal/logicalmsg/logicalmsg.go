@@ -161,7 +161,7 @@ type Outside struct {
 }
 
 // Add counts one message.
-func (o *Outside) Add(rel *cdc.Relation, at cdc.Position) {
+func (o *Outside) Add(rel *cdc.Relation, at cdc.LSN) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.count, o.newest = o.count+1, rel.String()+" at "+at.String()

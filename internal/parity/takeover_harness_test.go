@@ -188,7 +188,7 @@ func (k *takeover) run(args ...string) (end func(syscall.Signal) int) {
 }
 
 // stopCleanly ends walpost and returns the position of the checkpoint.
-func (k *takeover) stopCleanly(end func(syscall.Signal) int) cdc.Position {
+func (k *takeover) stopCleanly(end func(syscall.Signal) int) cdc.LSN {
 	k.t.Helper()
 	if code := end(syscall.SIGTERM); code != 0 {
 		k.t.Fatalf("exit code %d after SIGTERM", code)
@@ -269,20 +269,20 @@ func (k *takeover) again() int {
 }
 
 // now is where the server is.
-func (k *takeover) now() cdc.Position {
+func (k *takeover) now() cdc.LSN {
 	k.t.Helper()
 	return k.position("SELECT pg_current_wal_lsn()::text")
 }
 
 // confirmed is the slot's position; after a clean stop that is the checkpoint.
-func (k *takeover) confirmed() cdc.Position {
+func (k *takeover) confirmed() cdc.LSN {
 	k.t.Helper()
 	return k.position("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1", k.slot)
 }
 
-func (k *takeover) position(sql string, args ...any) cdc.Position {
+func (k *takeover) position(sql string, args ...any) cdc.LSN {
 	k.t.Helper()
-	p, err := cdc.ParsePosition(k.value(sql, args...))
+	p, err := cdc.ParseLSN(k.value(sql, args...))
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -300,11 +300,11 @@ func (k *takeover) check() (out string) {
 }
 
 // stored is a position of the connector's stored offset: lsn, lsn_proc or lsn_commit; 0 where there is none.
-func (k *takeover) stored(name string) cdc.Position {
+func (k *takeover) stored(name string) cdc.LSN {
 	k.t.Helper()
 	for _, o := range k.worker.Offsets(k.t, k.slot) {
 		if n, ok := o.Offset[name].(float64); ok {
-			return cdc.Position(n)
+			return cdc.LSN(n)
 		}
 	}
 	return 0

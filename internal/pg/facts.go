@@ -33,7 +33,7 @@ type Facts struct {
 type Server struct {
 	Version       int
 	Recovery      bool
-	LSN           cdc.Position
+	LSN           cdc.LSN
 	Now           time.Time // by the server's clock
 	Started       string    // when the postmaster started: it tells two servers, or two lives of one, apart
 	SystemID      string    `json:"system_id"`
@@ -81,11 +81,11 @@ type Slot struct {
 	Database     string
 	Temporary    bool
 	Active       bool
-	ActivePID    int32        `json:"active_pid"`
-	Restart      cdc.Position `json:"restart_lsn"`
-	Confirmed    cdc.Position `json:"confirmed_flush_lsn"`
-	WALStatus    string       `json:"wal_status"`
-	TwoPhase     bool         `json:"two_phase"`
+	ActivePID    int32   `json:"active_pid"`
+	Restart      cdc.LSN `json:"restart_lsn"`
+	Confirmed    cdc.LSN `json:"confirmed_flush_lsn"`
+	WALStatus    string  `json:"wal_status"`
+	TwoPhase     bool    `json:"two_phase"`
 	Conflicting  bool
 	Invalidation string `json:"invalidation_reason"`
 	Failover     bool
@@ -112,7 +112,7 @@ func (s *Slot) State() cdc.SlotState {
 		return cdc.SlotState{}
 	}
 	return cdc.SlotState{
-		Exists: true, Confirmed: s.Confirmed, Restart: s.Restart,
+		Exists: true, Confirmed: s.Confirmed.Position(), Restart: s.Restart,
 		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus, Invalidation: s.Lost(),
 	}
 }

@@ -69,7 +69,7 @@ func parseHistory(content []byte, current uint32) ([]cdc.Fork, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d of the history has no timeline: %q", i+1, fields[0])
 		}
-		end, err := cdc.ParsePosition(fields[1])
+		end, err := cdc.ParseLSN(fields[1])
 		if err != nil {
 			return nil, fmt.Errorf("line %d of the history: %w", i+1, err)
 		}

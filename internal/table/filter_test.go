@@ -75,12 +75,12 @@ func TestTheTableIsFilteredAsTheStreamIs(t *testing.T) {
 				w.exec("INSERT INTO outbox VALUES (1, 'a'), (2, 'b'), (3, NULL), (4, 'ab'), (5, 'b'), (6, 'ba')", "SELECT pg_logical_emit_message(true, 'end', '')",
 					"CREATE TABLE behind (id int)")
 				end := w.value("SELECT pg_current_wal_lsn()::text")
-				behind, err := cdc.ParsePosition(end)
+				behind, err := cdc.ParseLSN(end)
 				if err != nil {
 					t.Fatal(err)
 				}
 				var streamed []string
-				for at := cdc.Position(0); at < behind; {
+				for at := cdc.LSN(0); at < behind; {
 					ev, err := s.Next(t.Context(), time.Second)
 					if err != nil {
 						t.Fatal(err)
@@ -88,7 +88,7 @@ func TestTheTableIsFilteredAsTheStreamIs(t *testing.T) {
 					if ev.Kind == cdc.Insert {
 						streamed = append(streamed, string(ev.Row.Values[0].Bytes))
 					} else if ev.Kind == cdc.Idle || ev.Kind == cdc.Commit {
-						at = max(at, ev.Pos)
+						at = max(at, ev.Pos.LSN())
 					}
 				}
 				if got, _ := w.take(Selection{Order: Order{By: ByColumn, Column: "id"}}, 0); got != strings.Join(streamed, " ") {

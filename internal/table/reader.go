@@ -26,11 +26,11 @@ type Source struct {
 type Reader struct {
 	conn    *pgconn.PgConn
 	tables  []*Table
-	commits bool         // the server keeps commit timestamps (track_commit_timestamp)
-	sees    string       // what the snapshot sees, as pg_current_snapshot prints it
-	xmax    uint64       // the first full transaction id that the snapshot does not see
-	at      cdc.Position // a position behind every transaction that it sees
-	system  string       // the system identifier of the server
+	commits bool    // the server keeps commit timestamps (track_commit_timestamp)
+	sees    string  // what the snapshot sees, as pg_current_snapshot prints it
+	xmax    uint64  // the first full transaction id that the snapshot does not see
+	at      cdc.LSN // a position behind every transaction that it sees
+	system  string  // the system identifier of the server
 }
 
 // A Table is one of the tables that a Reader reads. Its Relation is the table as the stream has it: the published columns, in their
@@ -125,7 +125,7 @@ func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version
 			On           bool
 			Sees, System string
 			XMax         uint64 `json:",string"`
-			At           cdc.Position
+			At           cdc.LSN
 		}
 		var now snapshot
 		// The snapshot of a slot that waited for transactions can have an xmin above its xmax, and then sees what is below its xmin.
@@ -150,7 +150,7 @@ func (r *Reader) Close() { pg.Close(r.conn) }
 func (r *Reader) KeepsCommitTimes() bool { return r.commits }
 
 // Position is behind the commit of every transaction whose rows are read.
-func (r *Reader) Position() cdc.Position { return cdc.Position(r.at) }
+func (r *Reader) Position() cdc.LSN { return r.at }
 
 // System is the system identifier of the server.
 func (r *Reader) System() string { return r.system }

@@ -67,7 +67,7 @@ func unfinished(c checkpoint.Copy, all []*table.Table) (left []*table.Table, err
 // leaves them out, because the stream may first give an older event of the same key whose row is deleted. The snapshot of an
 // earlier reading cannot tell these rows: after an update, or an ALTER TABLE that rewrites the table, an old row looks new. If
 // the slot cannot be read ahead, such rows come twice.
-func (r *reading) readAhead(ctx context.Context, from cdc.Position) error {
+func (r *reading) readAhead(ctx context.Context, from cdc.LSN) error {
 	r.streamed = newRowSet()
 	upTo := r.reader.Position()
 	r.Logger.Info().Str("lsn", upTo.String()).Msg("reading ahead of the slot: rows that the stream will deliver are left out of this reading of the table")
@@ -130,7 +130,7 @@ func (r *reading) asked() table.Selection {
 		sel.Behind = &table.Behind{From: r.spec.After}
 	}
 	if was := r.spec.Polled(); was != nil && was.Poll == poll.Cursor {
-		sel.Behind = &table.Behind{Column: was.XIDColumn, From: uint64(was.LSN), Border: was.Border}
+		sel.Behind = &table.Behind{Column: was.XIDColumn, From: was.Position.Number(), Border: was.Border}
 	}
 	return sel
 }

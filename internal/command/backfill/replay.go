@@ -338,7 +338,7 @@ func (r *replay) safe() cdc.Position {
 	if oldest, ok := r.to.Oldest(); ok {
 		return oldest.number - 1
 	}
-	return r.feed.Taken()
+	return cdc.Numbered(r.feed.Taken())
 }
 
 // passed notes how far the replay is, and writes it down now and then.

@@ -39,7 +39,7 @@ func TestEveryRuleHasAHint(t *testing.T) {
 	}
 	for _, rule := range rules {
 		for _, column := range []string{"", "payload"} {
-			for _, at := range []cdc.Position{0, 1} {
+			for _, at := range []cdc.LSN{0, 1} {
 				bad := router.RowError{LSN: at, Problems: []router.Problem{{Rule: rule, Option: "router.an.option", Column: column}}}
 				hint := bad.Hint()
 				if !strings.Contains(hint, "router.an.option") && !strings.Contains(hint, "skip") {

@@ -68,7 +68,7 @@ func shopStatus(t *testing.T, ago time.Duration) walpost.Status {
 		}
 		return uint64(n)
 	}
-	lsn := func(at time.Time) cdc.Position { return 0x16_00000000 + cdc.Position(1500*written(at)) }
+	lsn := func(at time.Time) cdc.LSN { return 0x16_00000000 + cdc.LSN(1500*written(at)) }
 	confirmed := now.Add(-time.Second)
 	h := slot.Health{
 		Slot: "walpost", Database: "shop", At: now, Exists: true, Active: true, ActivePID: 4711, WALStatus: "reserved", ServerVersion: 170_002,
@@ -82,7 +82,7 @@ func shopStatus(t *testing.T, ago time.Duration) walpost.Status {
 		State: relay.Streaming, Ready: true, InStream: true, Since: age.Since{Time: since}, Opened: since, Turned: now, Epoch: 4, Sessions: map[string]uint64{},
 		Identity: cdc.Identity{SystemID: "7439870194857", Timeline: 1}, LastEvent: age.Since{Time: now}, LastAck: age.Since{Time: now},
 		InFlight: relay.InFlight{Events: 12, Bytes: 12 << 10, Oldest: age.Since{Time: now.Add(-20 * time.Millisecond)}},
-		Received: lsn(now), Safe: lsn(now.Add(-25 * time.Millisecond)), Checkpoint: lsn(confirmed), Confirmed: lsn(confirmed),
+		Received: lsn(now).Position(), Safe: lsn(now.Add(-25 * time.Millisecond)).Position(), Checkpoint: lsn(confirmed).Position(), Confirmed: lsn(confirmed).Position(),
 		Events: written(now), Transactions: written(now) * 3 / 4,
 	}
 	for at := since.Add(historyEvery); !at.After(now); at = at.Add(historyEvery) { // two of a hundred take longer than the others

@@ -154,12 +154,12 @@ func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 		t.Errorf("an age that nothing tells: %v", got)
 	}
 	next := noon.Add(4 * time.Second)
-	*r.status.Poll.Backlog = poll.Backlog{At: noon, Position: 5, Rows: 3, Claims: &poll.ClaimCounts{Claimed: 2, Waiting: 1, Workers: 4, Refused: []poll.RefusedRow{{ID: "7f3", Attempts: 2, Error: "too large", Next: &next}}}}
+	*r.status.Poll.Backlog = poll.Backlog{At: noon, Position: cdc.Numbered(5), Rows: 3, Claims: &poll.ClaimCounts{Claimed: 2, Waiting: 1, Workers: 4, Refused: []poll.RefusedRow{{ID: "7f3", Attempts: 2, Error: "too large", Next: &next}}}}
 	got = gathered()
 	if _, ok := got["walpost_poll_blocker_age_seconds"]; ok || got["walpost_poll_claimed_rows"] != 2 || got["walpost_poll_waiting_rows"] != 1 || got["walpost_poll_workers"] != 4 {
 		t.Errorf("workers: %v", got)
 	}
-	if v := PollOf(r.status.Poll, noon); v.Position != "" || v.Claims.Claimed != 2 || len(v.Claims.Refused) != 1 || v.Claims.Refused[0].Attempts != 2 || *v.Claims.Refused[0].Next != 4 {
+	if v := PollOf(r.status.Poll, noon); v.Position != 0 || v.Claims.Claimed != 2 || len(v.Claims.Refused) != 1 || v.Claims.Refused[0].Attempts != 2 || *v.Claims.Refused[0].Next != 4 {
 		t.Errorf("status: %+v", v.Claims)
 	}
 	r.status.Poll.Backlog = nil

@@ -6,19 +6,20 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/poll"
 )
 
 // A Poll is the polled table, in /api/status and in walpost status --json.
 type Poll struct {
-	Table    string   `json:"table"`
-	Strategy string   `json:"strategy"`
-	Interval float64  `json:"interval_seconds"`
-	Wake     string   `json:"wake_up"`                // notify, if a trigger notifies walpost; interval; "" if it is not known
-	Position string   `json:"position"`               // a transaction id, below which everything is delivered; "" if it is not known
-	Pending  *int     `json:"pending_rows"`           // that are not delivered
-	More     bool     `json:"more_pending_rows"`      // there are more, which were not counted
-	Oldest   *float64 `json:"oldest_pending_seconds"` // null if there are none, or if nothing tells when a row was written
+	Table    string       `json:"table"`
+	Strategy string       `json:"strategy"`
+	Interval float64      `json:"interval_seconds"`
+	Wake     string       `json:"wake_up"`                // notify, if a trigger notifies walpost; interval; "" if it is not known
+	Position cdc.Position `json:"position"`               // everything below it is delivered; 0 if it is not known
+	Pending  *int         `json:"pending_rows"`           // that are not delivered
+	More     bool         `json:"more_pending_rows"`      // there are more, which were not counted
+	Oldest   *float64     `json:"oldest_pending_seconds"` // null if there are none, or if nothing tells when a row was written
 
 	Blocker     string           `json:"blocker"`     // the transaction that delays them
 	BlockerEnd  string           `json:"blocker_end"` // the SQL that ends it
@@ -76,10 +77,10 @@ func PollOf(s *poll.Status, now time.Time) *Poll {
 	if b.Notify {
 		v.Wake = "notify"
 	}
-	v.Position, v.Pending, v.More, v.Oldest = strconv.FormatUint(uint64(b.Position), 10), &b.Rows, b.More, ago(b.Oldest, now)
+	v.Position, v.Pending, v.More, v.Oldest = b.Position, &b.Rows, b.More, ago(b.Oldest, now)
 	v.CheckedAgo = ago(b.At, now)
 	if c := b.Claims; c != nil {
-		v.Position = ""
+		v.Position = 0
 		v.Claims = &pollClaimsView{Claimed: c.Claimed, Waiting: c.Waiting, Workers: c.Workers, Refused: []pollRefusedView{}, Locked: []pollLockedView{}}
 		for _, r := range c.Refused {
 			row := pollRefusedView{ID: r.ID, Attempts: r.Attempts, Error: r.Error}
@@ -94,7 +95,7 @@ func PollOf(s *poll.Status, now time.Time) *Poll {
 	}
 	if x := b.Blocker; x != nil {
 		v.Blocker, v.BlockerEnd = x.String(), x.End()
-		v.BlockerFull = &pollBlockerView{strconv.FormatUint(uint64(x.XID), 10), x.PID, x.Application, x.Database, x.State, x.Prepared, ago(x.Since, now)}
+		v.BlockerFull = &pollBlockerView{strconv.FormatUint(x.XID, 10), x.PID, x.Application, x.Database, x.State, x.Prepared, ago(x.Since, now)}
 	}
 	return v
 }

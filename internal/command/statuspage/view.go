@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -40,10 +39,10 @@ type View struct {
 	AcceptedGaps []AcceptedGap `json:"accepted_gaps"` // not closed yet, oldest first; the cleanup removes nothing
 
 	Position struct {
-		Received   string `json:"received"`
-		Safe       string `json:"safe"`
-		Checkpoint string `json:"checkpoint"`
-		Confirmed  string `json:"confirmed"`
+		Received   cdc.Position `json:"received"`
+		Safe       cdc.Position `json:"safe"`
+		Checkpoint cdc.Position `json:"checkpoint"`
+		Confirmed  cdc.Position `json:"confirmed"`
 	} `json:"position"`
 
 	Window struct {
@@ -159,17 +158,17 @@ func deadCommands(token string) []string {
 
 // A Halt is the event that a relay is halted by, and what it still delivers.
 type Halt struct {
-	EventID   string          `json:"event_id"`
-	Table     string          `json:"table"`      // "" for a message
-	CommitLSN string          `json:"commit_lsn"` // of its transaction; 0/0 for a row that was read from the table
-	Row       int             `json:"row"`        // its number in the transaction, from 1
-	Token     string          `json:"token"`      // for walpost skip; "" for a row that was read from the table
-	Topic     string          `json:"topic"`      // that refused it; "" where it cannot be routed
-	Error     string          `json:"error"`
-	Hint      string          `json:"hint"`
-	Repair    string          `json:"repair"`   // the part of the hint that passes over no event
-	Commands  []fault.Advice  `json:"commands"` // of the hint
-	Waiting   []relay.Waiting `json:"waiting"`  // what was in flight and is not delivered, by topic
+	EventID  string          `json:"event_id"`
+	Table    string          `json:"table"`  // "" for a message
+	Commit   cdc.Position    `json:"commit"` // of its transaction; 0 for a row that was read from the table
+	Row      int             `json:"row"`    // its number in the transaction, from 1
+	Token    string          `json:"token"`  // for walpost skip; "" for a row that was read from the table
+	Topic    string          `json:"topic"`  // that refused it; "" where it cannot be routed
+	Error    string          `json:"error"`
+	Hint     string          `json:"hint"`
+	Repair   string          `json:"repair"`   // the part of the hint that passes over no event
+	Commands []fault.Advice  `json:"commands"` // of the hint
+	Waiting  []relay.Waiting `json:"waiting"`  // what was in flight and is not delivered, by topic
 }
 
 func haltOf(s walpost.Status) *Halt {
@@ -178,7 +177,7 @@ func haltOf(s walpost.Status) *Halt {
 		return nil
 	}
 	v := &Halt{
-		EventID: bad.EventID, Table: bad.Table.String(), CommitLSN: bad.Commit.String(), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
+		EventID: bad.EventID, Table: bad.Table.String(), Commit: bad.Commit, Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
 		Error: bad.Reason(), Hint: bad.Hint(), Repair: bad.Repair(), Commands: bad.Commands(), Waiting: append([]relay.Waiting{}, s.Waiting...),
 	}
 	return v
@@ -261,13 +260,10 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 		v.Recent = map[string][]relay.Sent{}
 	}
 	v.Source.Database, v.Source.SystemID, v.Source.Timeline = s.Slot.Database, s.Identity.SystemID, s.Identity.Timeline
-	position := cdc.Position.String
 	if s.Poll != nil {
 		v.Source.Database = s.Identity.Database
-		position = func(p cdc.Position) string { return strconv.FormatUint(uint64(p), 10) }
 	}
-	v.Position.Received, v.Position.Safe = position(s.Received), position(s.Safe)
-	v.Position.Checkpoint, v.Position.Confirmed = position(s.Checkpoint), position(s.Confirmed)
+	v.Position.Received, v.Position.Safe, v.Position.Checkpoint, v.Position.Confirmed = s.Received, s.Safe, s.Checkpoint, s.Confirmed
 	v.Window.Events, v.Window.Bytes, v.Window.Full = s.Window.Events, int64(s.Window.Bytes), s.WindowFull.Seconds()
 	for _, d := range s.NewestDead {
 		v.NewestDead = append(v.NewestDead, deadView{d, deadCommands(d.Token)})

@@ -33,7 +33,7 @@ func (w *world) transaction(id string) cdc.Position {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return cdc.Position(n)
+	return cdc.Numbered(n)
 }
 
 // Without a slot, the position of the checkpoint says which rows must have a record.
@@ -58,27 +58,27 @@ func TestThePositionOfAPollingRelayDecides(t *testing.T) {
 	at = Reached{Position: w.transaction("c")}
 	r = w.verify(impatient)
 	w.wants(r, 0, "missing b -1", "not_confirmed c -1", "not_confirmed d -1")
-	if want := fmt.Sprintf("rows of transaction %d were read (a reason)", w.transaction("d")); !strings.Contains(r.NotConfirmed, want) {
+	if want := fmt.Sprintf("rows of transaction %s were read (a reason)", w.transaction("d")); !strings.Contains(r.NotConfirmed, want) {
 		t.Errorf("it says %q", r.NotConfirmed)
 	}
 
 	// What a border sees is delivered, also above the position.
 	d := w.transaction("d")
-	at.Border = cdc.Snapshot{XMin: uint64(at.Position), XMax: uint64(d) + 1, Open: []uint64{uint64(w.transaction("c"))}}
+	at.Border = cdc.Snapshot{XMin: at.Position.Number(), XMax: d.Number() + 1, Open: []uint64{w.transaction("c").Number()}}
 	w.wants(w.verify(impatient), 0, "missing b -1", "not_confirmed c -1", "missing d -1")
 
 	// verify waits while the relay comes further.
-	at = Reached{Position: 3}
+	at = Reached{Position: cdc.Numbered(3)}
 	w.wants(w.verify(func(o *Options) {
 		o.Say = func(text string) {
-			if strings.HasPrefix(text, fmt.Sprintf("waiting until the relay has delivered transaction %d", d)) {
+			if strings.HasPrefix(text, fmt.Sprintf("waiting until the relay has delivered transaction %s", d)) {
 				at.Position = d + 1
 			}
 		}
 	}), 0, "missing b -1", "missing c -1", "missing d -1")
 
 	// The bound of a first start is compared with the transactions of the column.
-	w.cfg.Bound = ipg.Bound{System: w.pg.Value(w.T, w.dsn, "SELECT system_identifier::text FROM pg_control_system()"), XID: uint64(w.transaction("c"))}
+	w.cfg.Bound = ipg.Bound{System: w.pg.Value(w.T, w.dsn, "SELECT system_identifier::text FROM pg_control_system()"), XID: w.transaction("c").Number()}
 	w.exec("UPDATE outbox SET payload = 'b2' WHERE id = 'b'")
 	if r = w.verify(impatient); r.LeftOut != 1 {
 		t.Errorf("%+v", r)
@@ -99,7 +99,7 @@ func TestTheColumnIsTheOrderOfAPolledTable(t *testing.T) {
 	t.Parallel()
 	for _, commits := range []string{"on", "off"} {
 		w := newWorld(t, commits)
-		at := Reached{Position: 1 << 40}
+		at := Reached{Position: cdc.Numbered(1 << 40)}
 		w.polls(&at)
 		w.insert("a plain k 1", "b plain k 2")
 		w.exec("UPDATE outbox SET seq = DEFAULT WHERE id = 'a'") // behind b

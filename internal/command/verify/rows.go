@@ -22,7 +22,7 @@ import (
 const entryBytes = 300
 
 // readTables sorts the rows, and returns the position behind all transactions that it saw.
-func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
+func (v *verifier) readTables(ctx context.Context) (cdc.LSN, error) {
 	reader, err := v.From.Open(ctx, table.Options{})
 	if err != nil {
 		return 0, err
@@ -110,7 +110,7 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 				return err
 			}
 			if !v.reached.has(e.xid) {
-				v.newest = max(v.newest, cdc.Position(e.xid))
+				v.newest = max(v.newest, cdc.Numbered(e.xid))
 			}
 			wrote = e.xid
 		}

@@ -34,7 +34,7 @@ type Reached struct {
 
 // has reports whether the rows of a transaction are delivered.
 func (r *Reached) has(xid uint64) bool {
-	return r.Unknown == "" && (xid < uint64(r.Position) || r.Border.Sees(xid))
+	return r.Unknown == "" && (cdc.Numbered(xid) < r.Position || r.Border.Sees(xid))
 }
 
 // A progress is how far the relay has come, at one look.
@@ -46,7 +46,7 @@ type progress struct {
 
 // wait waits until the relay has passed what was read. slot is the position of the snapshot for a relay that reads a slot. wait returns
 // why it gave up, or "".
-func (v *verifier) wait(ctx context.Context, slot cdc.Position) (string, error) {
+func (v *verifier) wait(ctx context.Context, slot cdc.LSN) (string, error) {
 	conn, err := v.From.DB.ConnectSQL(ctx)
 	if err != nil {
 		return "", err
@@ -67,7 +67,7 @@ func (v *verifier) wait(ctx context.Context, slot cdc.Position) (string, error) 
 		}
 		if !said {
 			if v.Polled != nil {
-				v.Say(fmt.Sprintf("waiting until the relay has delivered transaction %d, whose rows were read; it has delivered all transactions below %d", v.newest, now.at))
+				v.Say(fmt.Sprintf("waiting until the relay has delivered transaction %s, whose rows were read; it has delivered all transactions below %s", v.newest, now.at))
 			} else {
 				v.Say(fmt.Sprintf("waiting until slot %s has passed %s, where the rows were read; it is at %s", v.Slot, slot, now.at))
 			}
@@ -84,10 +84,10 @@ func (v *verifier) wait(ctx context.Context, slot cdc.Position) (string, error) 
 }
 
 // look reads how far the relay has come, and whether it has passed what was read.
-func (v *verifier) look(ctx context.Context, conn *pgconn.PgConn, slot cdc.Position) (now progress, passed bool, err error) {
+func (v *verifier) look(ctx context.Context, conn *pgconn.PgConn, slot cdc.LSN) (now progress, passed bool, err error) {
 	if v.Polled == nil {
 		now, err = v.lookSlot(ctx, conn)
-		return now, err == nil && now.lost == "" && now.at >= slot, err
+		return now, err == nil && now.lost == "" && now.at >= slot.Position(), err
 	}
 	if v.reached, err = v.Polled.Reached(ctx); err != nil || v.reached.Unknown != "" {
 		return progress{lost: v.reached.Unknown}, false, err
@@ -110,18 +110,18 @@ func (v *verifier) lookSlot(ctx context.Context, conn *pgconn.PgConn) (now progr
 	case found.Lost() != "" || found.Confirmed == 0:
 		now.lost = fmt.Sprintf("slot %s is lost", v.Slot)
 	default:
-		now.at, now.active = found.Confirmed, found.Active
+		now.at, now.active = found.Confirmed.Position(), found.Active
 	}
 	return now, err
 }
 
 // stalled says why verify gives up waiting.
-func (v *verifier) stalled(ctx context.Context, now progress, slot cdc.Position) (string, error) {
+func (v *verifier) stalled(ctx context.Context, now progress, slot cdc.LSN) (string, error) {
 	if v.Polled != nil {
 		why, err := v.Polled.Refused(ctx)
 		if v.reached.Unknown = why; why == "" && err == nil {
 			why, err = v.Polled.Stalled(ctx, now.at)
-			why = fmt.Sprintf("for %s the relay has delivered only the transactions below %d, and rows of transaction %d were read (%s)", v.Wait, now.at, v.newest, why)
+			why = fmt.Sprintf("for %s the relay has delivered only the transactions below %s, and rows of transaction %s were read (%s)", v.Wait, now.at, v.newest, why)
 		}
 		return why, err
 	}

@@ -33,11 +33,12 @@ func (n *Names) Readable(h *checkpoint.Halt) bool {
 	return h.SystemID == n.Found.SystemID && h.Timeline == n.Timeline(h.Commit) && h.Database == n.Found.Database && h.Slot == n.Found.Slot
 }
 
-// Timeline is the timeline that pos was written on.
+// Timeline is the timeline that pos was written on. The numbers of a source that polls go on over a
+// promotion, so the timeline of a number is the oldest one, whatever is promoted.
 func (n *Names) Timeline(pos cdc.Position) uint32 {
 	timeline := n.Found.Timeline
 	for _, left := range n.Found.History {
-		if pos < left.End {
+		if pos.IsNumber() || pos < left.End.Position() {
 			timeline = min(timeline, left.Timeline)
 		}
 	}

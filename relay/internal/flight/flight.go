@@ -49,7 +49,7 @@ func (f *Flight) Delivered() (next *checkpoint.Next, sent uint64) {
 	for len(f.parts) > 0 && f.Tracker.Passed(f.parts[0].tx) {
 		f.passed, f.parts = f.parts[0], f.parts[1:]
 	}
-	if f.passed.next == nil || f.passed.next.CommitLSN < f.Tracker.Safe() {
+	if f.passed.next == nil || f.passed.next.Commit < f.Tracker.Safe() {
 		return nil, 0
 	}
 	return f.passed.next, f.passed.sent

@@ -23,7 +23,7 @@ func TestThePartsOfATransactionThatAreDelivered(t *testing.T) {
 			t.Errorf("delivered %+v and %d records before, must be %+v and %d", got, sent, want, wantSent)
 		}
 	}
-	before, first, second := &checkpoint.Next{CommitLSN: 20, Rows: 1}, &checkpoint.Next{CommitLSN: 20, Rows: 2}, &checkpoint.Next{CommitLSN: 20, Rows: 3}
+	before, first, second := &checkpoint.Next{Commit: 20, Rows: 1}, &checkpoint.Next{Commit: 20, Rows: 2}, &checkpoint.Next{Commit: 20, Rows: 3}
 	f.Resume(before)
 	f.Tracker.Begin(cdc.Event{}.Time)
 	a := send()

@@ -78,7 +78,7 @@ func (p *Progress) Begin(pos cdc.Position) (fresh bool, err error) {
 		return false, fmt.Errorf("begin of transaction %s inside transaction", pos)
 	}
 	if pos == 0 {
-		return false, errors.New("begin of a transaction at position 0/0")
+		return false, errors.New("begin of a transaction without a position")
 	}
 	p.inTx = true
 	switch {
@@ -96,10 +96,10 @@ func (p *Progress) Begin(pos cdc.Position) (fresh bool, err error) {
 	p.Open, p.Events, p.rows, p.parted, p.lastID, p.replaying = pos, 0, 0, 0, p.lastID[:0], false
 	if p.Next != nil {
 		switch {
-		case pos == p.Next.CommitLSN:
+		case pos == p.Next.Commit:
 			p.nextLeft = p.Next.Rows
-		case pos > p.Next.CommitLSN:
-			return false, fmt.Errorf("%w: expected %s, got %s", ErrNext, p.Next.CommitLSN, pos)
+		case pos > p.Next.Commit:
+			return false, fmt.Errorf("%w: expected %s, got %s", ErrNext, p.Next.Commit, pos)
 		}
 	}
 	return true, nil
@@ -174,7 +174,7 @@ func (p *Progress) Left() *checkpoint.Next {
 }
 
 func (p *Progress) left() *checkpoint.Next {
-	return &checkpoint.Next{CommitLSN: p.Open, Rows: p.rows, LastEventID: string(p.lastID)}
+	return &checkpoint.Next{Commit: p.Open, Rows: p.rows, LastEventID: string(p.lastID)}
 }
 
 // Between reports whether no transaction is read in part.

@@ -9,7 +9,7 @@ import (
 )
 
 func TestWhatWasDeliveredInPartIsRememberedUntilItIsPassed(t *testing.T) {
-	next := &checkpoint.Next{CommitLSN: 50, Rows: 2, LastEventID: "b"}
+	next := &checkpoint.Next{Commit: 50, Rows: 2, LastEventID: "b"}
 	p := Progress{Next: next}
 	if p.Left() != nil {
 		t.Error("before its transaction is read")
@@ -29,7 +29,7 @@ func TestWhatWasDeliveredInPartIsRememberedUntilItIsPassed(t *testing.T) {
 	if send, err := p.Record("c"); !send || err != nil {
 		t.Fatal(send, err)
 	}
-	want := checkpoint.Next{CommitLSN: 50, Rows: 3, LastEventID: "c"}
+	want := checkpoint.Next{Commit: 50, Rows: 3, LastEventID: "c"}
 	if got := p.Left(); got == nil || *got != want {
 		t.Errorf("left: %+v", got)
 	}
@@ -74,11 +74,11 @@ func TestSourceThatContradictsItselfIsNoticed(t *testing.T) {
 			return errors.Join(begin(p, 20), event(p), commit(p))
 		}, ErrChanged},
 		"part not there": {func(p *Progress) error {
-			p.Next = &checkpoint.Next{CommitLSN: 15}
+			p.Next = &checkpoint.Next{Commit: 15}
 			return begin(p, 20)
 		}, ErrNext},
 		"part longer than the transaction": {func(p *Progress) error {
-			p.Next = &checkpoint.Next{CommitLSN: 20, Rows: 1}
+			p.Next = &checkpoint.Next{Commit: 20, Rows: 1}
 			return errors.Join(begin(p, 20), commit(p))
 		}, ErrNext},
 	} {

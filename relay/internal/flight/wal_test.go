@@ -17,14 +17,14 @@ func TestTheWALOfACheckpointHoldsWhatItSaysIsDelivered(t *testing.T) {
 	for _, c := range []struct {
 		safe cdc.Position
 		next *checkpoint.Next
-		want cdc.Position
+		want cdc.LSN
 	}{
 		{9, nil, 0},
 		{10, nil, 100},
 		{20, nil, 200},
 		{39, nil, 200},
-		{20, &checkpoint.Next{CommitLSN: 39}, 200},
-		{20, &checkpoint.Next{CommitLSN: 39, Rows: 1}, 400},
+		{20, &checkpoint.Next{Commit: 39}, 200},
+		{20, &checkpoint.Next{Commit: 39, Rows: 1}, 400},
 		{40, nil, 400},
 	} {
 		if got := f.WAL(c.safe, c.next); got != c.want {
@@ -42,7 +42,7 @@ func TestALeftRangeHasItsEndAlsoWithoutARow(t *testing.T) {
 	if _, err := p.Begin(19); err != nil {
 		t.Fatal(err)
 	}
-	if next := p.Left(); next == nil || next.CommitLSN != 19 || next.Rows != 0 {
+	if next := p.Left(); next == nil || next.Commit != 19 || next.Rows != 0 {
 		t.Fatalf("left %+v", next)
 	}
 	if p.Cut = false; p.Left() != nil {

@@ -35,18 +35,18 @@ type Decoder struct {
 	types     map[uint32]string // names by OID, from Type messages
 	newest    *cdc.Relation     // of the newest row: spares the lookup
 
-	InTx      bool         // a transaction is open
-	CommitLSN cdc.Position // of the open transaction, from its Begin
-	commitAt  time.Time    // likewise
-	xid       uint32       // likewise
-	Ended     cdc.Position // where the newest finished transaction ended, or where the stream began
+	InTx      bool      // a transaction is open
+	CommitLSN cdc.LSN   // of the open transaction, from its Begin
+	commitAt  time.Time // likewise
+	xid       uint32    // likewise
+	Ended     cdc.LSN   // where the newest finished transaction ended, or where the stream began
 
 	ev          cdc.Event   // reused
 	values, old []cdc.Value // reused
 }
 
 // NewDecoder returns a decoder for a stream that starts at start.
-func NewDecoder(start cdc.Position, fill func(*cdc.Relation) error, m Messages) *Decoder {
+func NewDecoder(start cdc.LSN, fill func(*cdc.Relation) error, m Messages) *Decoder {
 	return &Decoder{
 		fill:      fill,
 		messages:  m,
@@ -61,11 +61,11 @@ var errShort = errors.New("message is cut short")
 
 // Decode decodes one message that was sent with the position pos. It returns nil for messages that give no event. The
 // event and everything in it but its relations is valid until the next call, and as long as msg is not overwritten.
-func (d *Decoder) Decode(msg []byte, pos cdc.Position) (*cdc.Event, error) {
+func (d *Decoder) Decode(msg []byte, pos cdc.LSN) (*cdc.Event, error) {
 	if len(msg) == 0 {
 		return nil, fmt.Errorf("decode pgoutput at %s: empty message", pos)
 	}
-	d.ev = cdc.Event{Pos: pos}
+	d.ev = cdc.Event{LSN: pos}
 	m := cursor{b: msg[1:]}
 	ok, err := d.message(msg[0], &m)
 	if err == nil {
@@ -81,8 +81,8 @@ func (d *Decoder) Decode(msg []byte, pos cdc.Position) (*cdc.Event, error) {
 }
 
 // Idle is an Idle at pos, in place of the newest event.
-func (d *Decoder) Idle(pos cdc.Position) *cdc.Event {
-	d.ev = cdc.Event{Kind: cdc.Idle, Pos: pos}
+func (d *Decoder) Idle(pos cdc.LSN) *cdc.Event {
+	d.ev = cdc.Event{Kind: cdc.Idle, Pos: pos.Position()}
 	return &d.ev
 }
 
@@ -123,23 +123,23 @@ func (d *Decoder) message(kind byte, m *cursor) (bool, error) {
 }
 
 func (d *Decoder) begin(m *cursor) error {
-	lsn, at := cdc.Position(m.uint64()), timestamp(m.uint64())
+	lsn, at := cdc.LSN(m.uint64()), timestamp(m.uint64())
 	xid := m.uint32()
 	switch {
 	case m.short:
 		return errShort
 	case d.InTx:
 		return fmt.Errorf("begin within the transaction that commits at %s", d.CommitLSN)
-	case lsn < d.Ended:
+	case lsn < d.Ended || lsn > cdc.MaxLSN:
 		return fmt.Errorf("a transaction that commits at %s, before %s, where the previous transaction ended", lsn, d.Ended)
 	}
 	d.InTx, d.xid, d.CommitLSN, d.commitAt = true, xid, lsn, at
-	d.ev.Kind, d.ev.Pos, d.ev.Time = cdc.Begin, lsn, at
+	d.ev = cdc.Event{Kind: cdc.Begin, Pos: lsn.Position(), Time: at}
 	return nil
 }
 
 func (d *Decoder) commit(m *cursor) error {
-	flags, lsn, end, at := m.byte(), cdc.Position(m.uint64()), cdc.Position(m.uint64()), timestamp(m.uint64())
+	flags, lsn, end, at := m.byte(), cdc.LSN(m.uint64()), cdc.LSN(m.uint64()), timestamp(m.uint64())
 	switch {
 	case m.short:
 		return errShort
@@ -149,11 +149,11 @@ func (d *Decoder) commit(m *cursor) error {
 		return fmt.Errorf("commit at %s outside a transaction", lsn)
 	case lsn != d.CommitLSN:
 		return fmt.Errorf("commit at %s of the transaction that was to commit at %s", lsn, d.CommitLSN)
-	case end <= lsn:
+	case end <= lsn || end > cdc.MaxLSN:
 		return fmt.Errorf("commit at %s that ends at %s", lsn, end)
 	}
 	d.InTx, d.Ended = false, end
-	d.ev.Kind, d.ev.Pos, d.ev.Time = cdc.Commit, end, at
+	d.ev = cdc.Event{Kind: cdc.Commit, Pos: end.Position(), Time: at}
 	return nil
 }
 
@@ -221,13 +221,13 @@ type Messages struct {
 	Relations *logicalmsg.Relations
 	Beside    bool // rows are events, too
 	// outside is told of each selected message that belongs to no transaction. It gives no event.
-	Outside func(*cdc.Relation, cdc.Position)
+	Outside func(*cdc.Relation, cdc.LSN)
 }
 
 // logical reads a logical message. The server sends a message that is not transactional as soon as it reads its record, so
 // also where the transaction that wrote it was rolled back.
 func (d *Decoder) logical(m *cursor) (bool, error) {
-	flags, lsn, prefix := m.byte(), cdc.Position(m.uint64()), m.cstring()
+	flags, lsn, prefix := m.byte(), cdc.LSN(m.uint64()), m.cstring()
 	content := m.take(int(m.uint32()))
 	switch {
 	case m.short:
@@ -251,7 +251,7 @@ func (d *Decoder) logical(m *cursor) (bool, error) {
 	if len(rel.Columns) > 1 { // cdc.MessagesWithOrigin
 		d.values = append(d.values, cdc.Value{Bytes: strconv.AppendUint(nil, uint64(d.xid), 10)}, cdc.Value{Bytes: []byte(d.Ended.String())})
 	}
-	d.ev.Kind, d.ev.Pos, d.ev.Time, d.ev.Row = cdc.Message, lsn, d.commitAt, cdc.Row{Relation: rel, Values: d.values}
+	d.ev.Kind, d.ev.LSN, d.ev.Time, d.ev.Row = cdc.Message, lsn, d.commitAt, cdc.Row{Relation: rel, Values: d.values}
 	return true, nil
 }
 

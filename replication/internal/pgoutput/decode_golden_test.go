@@ -27,7 +27,7 @@ var (
 
 // A recorded message is what the server wrote, and where.
 type recorded struct {
-	pos  cdc.Position
+	pos  cdc.LSN
 	data []byte
 }
 
@@ -54,7 +54,7 @@ func recording(t testing.TB, version string) []recorded {
 		if _, err := io.ReadFull(z, data); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, recorded{cdc.Position(binary.BigEndian.Uint64(head[:])), data})
+		all = append(all, recorded{cdc.LSN(binary.BigEndian.Uint64(head[:])), data})
 	}
 }
 
@@ -165,10 +165,10 @@ func diff(t *testing.T, got, want string) {
 // story tells the events of a recording in words. Transactions without events, of which servers send more or fewer, are left out.
 func story(t *testing.T, messages []recorded) string {
 	t.Helper()
-	d := NewDecoder(0, nil, wanted("prefix", func(at cdc.Position) { t.Errorf("the message at %s belongs to no transaction", at) }))
+	d := NewDecoder(0, nil, wanted("prefix", func(at cdc.LSN) { t.Errorf("the message at %s belongs to no transaction", at) }))
 	var told []string
 	tell := func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
-	var begin cdc.Position
+	var begin cdc.LSN
 	opened := 0
 	seen := map[*cdc.Relation]bool{}
 	for _, m := range messages {
@@ -190,10 +190,10 @@ func story(t *testing.T, messages []recorded) string {
 			if ev.Time.Year() < 2026 || ev.Time.Year() > 2100 {
 				t.Errorf("begin of a transaction at %s", ev.Time)
 			}
-			begin, opened = ev.Pos, len(told)
+			begin, opened = ev.Pos.LSN(), len(told)
 			tell("begin")
 		case cdc.Commit:
-			if ev.Pos <= begin || m.pos != ev.Pos {
+			if end := ev.Pos.LSN(); end <= begin || m.pos != end {
 				t.Errorf("commit ends at %s, its record begins at %s, its message is at %s", ev.Pos, begin, m.pos)
 			}
 			if len(told) == opened+1 {

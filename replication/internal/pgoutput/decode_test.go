@@ -22,14 +22,14 @@ func msgLogical(flags byte, prefix, content string) []byte {
 }
 
 // wanted asks for the messages with a prefix.
-func wanted(prefix string, outside func(cdc.Position)) Messages {
+func wanted(prefix string, outside func(cdc.LSN)) Messages {
 	relations := logicalmsg.NewRelations(logicalmsg.Config{Prefix: prefix, Format: logicalmsg.Row})
-	return Messages{Relations: relations, Outside: func(_ *cdc.Relation, at cdc.Position) { outside(at) }}
+	return Messages{Relations: relations, Outside: func(_ *cdc.Relation, at cdc.LSN) { outside(at) }}
 }
 
 func TestMessagesWithThePrefixAreEvents(t *testing.T) {
-	var outside []cdc.Position
-	d := NewDecoder(100, nil, wanted("outbox", func(at cdc.Position) { outside = append(outside, at) }))
+	var outside []cdc.LSN
+	d := NewDecoder(100, nil, wanted("outbox", func(at cdc.LSN) { outside = append(outside, at) }))
 	var got []string
 	for _, m := range [][]byte{
 		msgLogical(0, "outbox", "before"), pgoutputtest.Begin(200),
@@ -43,7 +43,7 @@ func TestMessagesWithThePrefixAreEvents(t *testing.T) {
 		if ev == nil || ev.Kind != cdc.Message {
 			continue
 		}
-		if v := ev.Row.Values; len(v) != 1 || v[0].Bytes == nil || ev.Relation() != ev.Row.Relation || ev.Row.Relation.String() != "messages:outbox" || ev.Pos != 9 || !ev.Time.Equal(d.commitAt) {
+		if v := ev.Row.Values; len(v) != 1 || v[0].Bytes == nil || ev.Relation() != ev.Row.Relation || ev.Row.Relation.String() != "messages:outbox" || ev.LSN != 9 || !ev.Time.Equal(d.commitAt) {
 			t.Errorf("%+v", ev)
 		}
 		got = append(got, string(ev.Row.Values[0].Bytes))
@@ -86,7 +86,7 @@ func TestWhatBreaksTheProtocolIsAnErrorThatNamesIt(t *testing.T) {
 		{"more columns than the message can hold", [][]byte{append(append(pgoutputtest.U32([]byte{'R'}, 5), "s\x00t\x00d"...), 255, 255)}, "cut short"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := NewDecoder(100, nil, wanted("p", func(cdc.Position) {}))
+			d := NewDecoder(100, nil, wanted("p", func(cdc.LSN) {}))
 			for i, m := range c.messages {
 				ev, err := d.Decode(m, 99)
 				if i < len(c.messages)-1 {
@@ -108,7 +108,7 @@ func TestWhatBreaksTheProtocolIsAnErrorThatNamesIt(t *testing.T) {
 
 func TestAMessageCutShortIsAnError(t *testing.T) {
 	for _, version := range testenv.Versions {
-		d := NewDecoder(0, nil, wanted("p", func(cdc.Position) {}))
+		d := NewDecoder(0, nil, wanted("p", func(cdc.LSN) {}))
 		for _, m := range recording(t, version) {
 			for n := range min(len(m.data), 2000) {
 				if k := m.data[0]; n > 0 && (k == 'T' || k == 'O') {
@@ -129,7 +129,7 @@ func TestAMessageCutShortIsAnError(t *testing.T) {
 }
 
 func TestATableThatIsTheSameKeepsItsRelation(t *testing.T) {
-	d := NewDecoder(0, nil, wanted("p", func(cdc.Position) {}))
+	d := NewDecoder(0, nil, wanted("p", func(cdc.LSN) {}))
 	row := func(relation []byte, values ...string) *cdc.Relation {
 		t.Helper()
 		if _, err := d.Decode(relation, 0); err != nil {
@@ -161,7 +161,7 @@ func TestATableThatIsTheSameKeepsItsRelation(t *testing.T) {
 }
 
 func TestNullEmptyAndUnchangedAreThreeThings(t *testing.T) {
-	d := NewDecoder(0, nil, wanted("p", func(cdc.Position) {}))
+	d := NewDecoder(0, nil, wanted("p", func(cdc.LSN) {}))
 	update := append(pgoutputtest.U32([]byte{'U'}, 5), 'N')
 	update = append(pgoutputtest.U16(update, 3), 'n', 't', 0, 0, 0, 0, 'u')
 	var ev *cdc.Event
@@ -187,11 +187,11 @@ func TestNullEmptyAndUnchangedAreThreeThings(t *testing.T) {
 }
 
 func TestDecodingRowsDoesNotAllocate(t *testing.T) {
-	d := NewDecoder(0, nil, wanted("p", func(cdc.Position) {}))
+	d := NewDecoder(0, nil, wanted("p", func(cdc.LSN) {}))
 	if _, err := d.Decode(pgoutputtest.Relation(5, "a", "b", "c"), 0); err != nil {
 		t.Fatal(err)
 	}
-	pos := cdc.Position(100)
+	pos := cdc.LSN(100)
 	insert, logical := pgoutputtest.Insert(5, "1", "two", strings.Repeat("3", 300)), msgLogical(1, "p", "content")
 	begin, commit := pgoutputtest.Begin(0), pgoutputtest.Commit(0, 0)
 	if n := testing.AllocsPerRun(1000, func() {
@@ -227,8 +227,8 @@ func FuzzDecode(f *testing.F) {
 		f.Add(append(pgoutputtest.U16(nil, len(m)), m...))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		d := NewDecoder(0, nil, wanted("p", func(cdc.Position) {}))
-		for pos := cdc.Position(1); len(data) >= 2; pos++ {
+		d := NewDecoder(0, nil, wanted("p", func(cdc.LSN) {}))
+		for pos := cdc.LSN(1); len(data) >= 2; pos++ {
 			n := min(int(binary.BigEndian.Uint16(data)), len(data)-2)
 			m := data[2 : 2+n : 2+n]
 			data = data[2+n:]

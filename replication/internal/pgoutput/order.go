@@ -30,7 +30,7 @@ func (o *Order) Take(ev *cdc.Event) *cdc.Event {
 		return ev
 	}
 	holds := ev.Kind == cdc.Insert || ev.Kind == cdc.Update || ev.Kind == cdc.Delete
-	same := len(o.queue) == 0 || o.queue[0].Pos == ev.Pos
+	same := len(o.queue) == 0 || o.queue[0].LSN == ev.LSN
 	switch {
 	case !same:
 		o.ready = len(o.queue)

@@ -33,7 +33,7 @@ func TestAMessageComesBeforeTheRowsBehindIt(t *testing.T) {
 		give(&cdc.Event{Kind: cdc.Begin, Pos: 9})
 		for _, word := range strings.Fields(story) {
 			bytes[0] = word[0] // the bytes of an event are overwritten by the next one
-			ev := &cdc.Event{Kind: cdc.Insert, Pos: cdc.Position(word[1] - '0'), Row: cdc.Row{Values: []cdc.Value{{Bytes: bytes}}}}
+			ev := &cdc.Event{Kind: cdc.Insert, LSN: cdc.LSN(word[1] - '0'), Row: cdc.Row{Values: []cdc.Value{{Bytes: bytes}}}}
 			if word[0] < 'a' {
 				ev.Kind = cdc.Message
 			}
@@ -49,7 +49,7 @@ func TestAMessageComesBeforeTheRowsBehindIt(t *testing.T) {
 
 func TestWhatIsHeldForTheOrderIsBounded(t *testing.T) {
 	o := Order{On: true}
-	row := &cdc.Event{Kind: cdc.Insert, Pos: 1, Row: cdc.Row{Values: []cdc.Value{{Bytes: make([]byte, maxHeld/4)}}}}
+	row := &cdc.Event{Kind: cdc.Insert, LSN: 1, Row: cdc.Row{Values: []cdc.Value{{Bytes: make([]byte, maxHeld/4)}}}}
 	gone := 0
 	for range 20 {
 		for ev := o.Take(row); ev != nil; ev = o.Next() {

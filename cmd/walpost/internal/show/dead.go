@@ -71,7 +71,7 @@ type BadEvent struct {
 	Topic      string          `json:"topic"`
 	Attempts   int             `json:"attempts"`
 	CommitTime time.Time       `json:"commit_time"`
-	CommitLSN  string          `json:"commit_lsn,omitempty"`
+	Commit     cdc.Position    `json:"commit,omitzero"`
 	Version    string          `json:"version"`
 	Partition  int32           `json:"letter_partition"`
 	Offset     int64           `json:"letter_offset"`
@@ -81,12 +81,9 @@ type BadEvent struct {
 func BadEventOf(e *walpost.BadEvent) BadEvent {
 	row := BadEvent{
 		Token: e.Token, Where: e.Where, State: string(e.State), Releasing: e.Releasing, Dropping: e.Dropping, Why: e.Why, Reason: e.Reason, Error: e.Error, Relay: e.Name, Database: e.Database, Table: e.Table, EventID: e.ID, KeyKnown: e.KeyKnown,
-		Topic: e.Letter.Topic, Attempts: e.Attempts, CommitTime: e.CommitTime, Version: e.Version, Partition: e.Newest.Partition, Offset: e.Newest.Offset,
+		Topic: e.Letter.Topic, Attempts: e.Attempts, CommitTime: e.CommitTime, Version: e.Version, Commit: e.Commit, Partition: e.Newest.Partition, Offset: e.Newest.Offset,
 	}
 	row.Key, row.KeyB64 = textOrBase64(e.Key)
-	if e.Commit != 0 {
-		row.CommitLSN = e.Commit.String()
-	}
 	return row
 }
 

@@ -17,12 +17,12 @@ func U64(b []byte, v uint64) []byte { return binary.BigEndian.AppendUint64(b, v)
 var At = time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 
 // Begin begins the transaction that commits at commit.
-func Begin(commit cdc.Position) []byte {
+func Begin(commit cdc.LSN) []byte {
 	return U32(U64(U64([]byte{'B'}, uint64(commit)), micros(At)), 77)
 }
 
 // Commit ends the transaction that commits at commit.
-func Commit(commit, end cdc.Position) []byte {
+func Commit(commit, end cdc.LSN) []byte {
 	return U64(U64(U64([]byte{'C', 0}, uint64(commit)), uint64(end)), micros(At))
 }
 
