@@ -43,18 +43,12 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	}
 	run := doctor.Run{
 		Name: r.cfg.Name, Source: r.source, Router: r.router, Checkpoint: cfg.checkpointTopic(),
-		Rows: r.rows, Claims: cfg.claims(),
-	}
-	if r.polled != nil {
-		set := r.polling()
-		run.Postgres = func(ctx context.Context) []Finding { return doctor.CheckPolling(ctx, &set) }
+		Rows: r.rows,
 	}
 	if cfg.Stdout == nil {
 		run.Kafka = new(cfg.sink())
-		if cfg.claims() { // no key is parked
-			run.Kafka.Parking = ""
-		}
 	}
+	r.checkPolling(&run)
 	var start foreseen
 	var wg sync.WaitGroup
 	wg.Go(func() { start = r.foresee(ctx) })
@@ -150,7 +144,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Fix = fix.ByWords("If this relay has run before, repair the cause and run walpost check again, before you create or drop a slot.")
 	case f.Record != nil && f.Found.SlotFound.Exists:
 		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.Position)
-	case f.Record != nil && f.Record.Poll != "":
+	case f.Record != nil && f.Record.Polled != nil:
 		own.Why = fmt.Sprintf("the database fits checkpoint %s", f.Record.Key())
 	case f.Record != nil:
 		own.Why = fmt.Sprintf("checkpoint %s records an unfinished copy of rows: walpost continues the copy with a new slot", f.Record.Key())
@@ -193,8 +187,8 @@ func (f *foreseen) remembered() (found []Finding) {
 			}
 		}
 	}
-	if was, is := f.Record.Table, &f.Found.Polled; was != nil && was.Is(*is) && was.Name != is.Name {
-		renamed(was.Name, is.Name)
+	if was, is := f.Record.Polled, f.Found.Polled; was != nil && is != nil && was.IsTable(is) && was.Table != is.Table {
+		renamed(was.Table, is.Table)
 	}
 	return found
 }

@@ -35,7 +35,7 @@ func TestCheckNamesWhatTheCheckpointRemembers(t *testing.T) {
 	seen := cdc.Published{Publication: "walpost", OID: 5, Tables: []cdc.PublishedTable{{Name: "public.outbox", OID: 7}, {Name: "public.audit", OID: 8}}}
 	now := seen
 	now.Tables = []cdc.PublishedTable{{Name: "public.events", OID: 7}, {Name: "public.audit", OID: 8}}
-	polled := cdc.PolledTable{Name: "public.outbox", OID: 7, Database: 3}
+	polled := cdc.Polled{Table: "public.outbox", OID: 7, Database: 3}
 	for name, c := range map[string]struct {
 		of   relay.Forecast
 		want string // the name of the finding; "" for none
@@ -51,12 +51,12 @@ func TestCheckNamesWhatTheCheckpointRemembers(t *testing.T) {
 			want: "renamed table public.events", why: "was named public.outbox", fix: "source.table",
 		},
 		"a renamed table that is polled": {
-			of:   relay.Forecast{Record: &checkpoint.Record{Table: &polled}, Found: cdc.Identity{Polled: cdc.PolledTable{Name: "app.outbox", OID: 7, Database: 3}}},
+			of:   relay.Forecast{Record: &checkpoint.Record{Polled: &polled}, Found: cdc.Identity{Polled: &cdc.Polled{Table: "app.outbox", OID: 7, Database: 3}}},
 			want: "renamed table app.outbox", why: "was named public.outbox", fix: "source.table",
 		},
-		"the same tables": {of: relay.Forecast{Record: &checkpoint.Record{Published: &checkpoint.Published{Published: seen}, Table: &polled}, Found: cdc.Identity{Published: seen, Polled: polled}}},
+		"the same tables": {of: relay.Forecast{Record: &checkpoint.Record{Published: &checkpoint.Published{Published: seen}, Polled: &polled}, Found: cdc.Identity{Published: seen, Polled: &polled}}},
 		"another database": {
-			of: relay.Forecast{Record: &checkpoint.Record{Published: &checkpoint.Published{Published: seen}, Table: &polled}, Found: cdc.Identity{Database: "other", Published: now, Polled: cdc.PolledTable{Name: "app.outbox", OID: 7, Database: 4}}},
+			of: relay.Forecast{Record: &checkpoint.Record{Published: &checkpoint.Published{Published: seen}, Polled: &polled}, Found: cdc.Identity{Database: "other", Published: now, Polled: &cdc.Polled{Table: "app.outbox", OID: 7, Database: 4}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 func TestWorkersShareOneRecord(t *testing.T) {
 	shared := memoryStore{}
 	rec := func(epoch uint64, holder, system, strategy string) *checkpoint.Record {
-		return &checkpoint.Record{Name: "shop", Epoch: epoch, SystemID: system, Timeline: 1, Poll: strategy, Database: "shop", Position: cdc.Numbered(1), Holder: holder, RunID: "run", Time: time.Now()}
+		return &checkpoint.Record{Name: "shop", Epoch: epoch, SystemID: system, Timeline: 1, Polled: &cdc.Polled{Strategy: strategy}, Database: "shop", Position: cdc.Numbered(1), Holder: holder, RunID: "run", Time: time.Now()}
 	}
 	save := func(s *claimStore, r *checkpoint.Record) {
 		t.Helper()

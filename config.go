@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -193,9 +192,7 @@ func (c *Config) ValidateDatabase() Problems { return c.validate(len(c.Kafka.Bro
 func (c *Config) validate(brokers bool) (found Problems) {
 	routes := c.routing()
 	found = slices.Concat(conf.Check("", c, "router", "records"), c.Source.Validate(), routes.Validate())
-	if c.polls() {
-		c.validatePoll(&found)
-	}
+	c.validatePoll(&found)
 	switch {
 	case c.Stdout == nil:
 		for _, p := range c.Kafka.Validate() {
@@ -236,54 +233,6 @@ func (c *Config) needsTable(command, hint string) error {
 	return fault.Config(fmt.Errorf("walpost %s reads rows of a table, and source.table is not set: logical messages are only in the WAL", command), hint)
 }
 
-// validatePoll adds what is wrong with a source that polls: also keys that only a slot or a publication has.
-func (c *Config) validatePoll(found *Problems) {
-	*found = append(*found, c.Source.Poll.Validate()...)
-	s, usual := &c.Source, replication.DefaultConfig()
-	if s.OrderColumn == "" {
-		found.Add("source.order_column", conf.Required, "with source.kind: poll, because only this column defines the order of the rows of a key", nil)
-	}
-	switch n := len(s.AllTables()); {
-	case n == 0:
-		found.Add("source.table", conf.Required, "with source.kind: poll", nil)
-	case n > 1:
-		found.Add("source.tables", conf.MustBe, "one table with source.kind: poll; run one relay for each table", strings.Join(s.AllTables(), ", "))
-	}
-	const (
-		slotless = "source.kind: poll, which has neither slot nor publication"
-		inserts  = "source.kind: poll, which sees new rows only"
-		onlyWAL  = "source.kind: poll, because messages are only in the WAL"
-	)
-	for _, key := range []struct {
-		field string
-		given bool
-		why   string
-	}{
-		{"source.slot", s.Slot != usual.Slot, slotless},
-		{"source.publication", s.Publication != usual.Publication, slotless},
-		{"source.failover", s.Failover, slotless},
-		{"source.create", !s.Create, slotless},
-		{"monitor.breaker", c.Monitor.Breaker != slot.DefaultConfig().Breaker, slotless},
-		{"source.publish", !slices.Equal(s.Publish, usual.Publish), inserts},
-		{"source.messages", s.Messages.Prefix != "", onlyWAL},
-	} {
-		if key.given {
-			found.Add(key.field, conf.Contradicts, key.why, nil)
-		}
-	}
-	if !s.Poll.Claims() {
-		return
-	}
-	c.validateClaims(found)
-	switch why := "none with source.poll.strategy: " + s.Poll.Strategy + ", "; {
-	case c.Cleanup.Mode == cleanup.None:
-	case s.Poll.Strategy == poll.Delete:
-		found.Add("cleanup.mode", conf.MustBe, why+"which removes each row itself", string(c.Cleanup.Mode))
-	default:
-		found.Add("cleanup.mode", conf.MustBe, why+"because finished_at says which rows are delivered: remove delivered rows with SQL, or use the strategy delete", string(c.Cleanup.Mode))
-	}
-}
-
 func (c *DeliveryConfig) validate(found *Problems) {
 	found.Try("delivery.dead_letter_topic", topicname.Check(c.DeadLetterTopic))
 	found.Try("delivery.parking_topic", topicname.Check(c.ParkingTopic))
@@ -302,15 +251,6 @@ func (c *Config) target(found *Problems, flag, topic string) {
 	if topic == c.Delivery.DeadLetterTopic || topic == c.Delivery.ParkingTopic || c.Checkpoint.Store == "kafka" && topic == c.Checkpoint.Topic {
 		found.Add(flag, conf.MustBe, "a topic that is not walpost's own", topic)
 	}
-}
-
-// usualName is the name of a relay whose configuration gives none.
-func (c *Config) usualName(database string) string {
-	if c.polls() {
-		from := c.replication()
-		return database + "." + from.Names().Tables[0].String()
-	}
-	return database + "." + c.Source.Slot
 }
 
 // replication is the configuration as the source wants it, but for the columns that the router needs.

@@ -40,7 +40,7 @@ func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Ex
 	if err != nil {
 		return err
 	}
-	by := explain.Config{From: r.rows, Router: r.router, OrderColumn: cfg.Source.OrderColumn, Polled: cfg.polls()}
+	by := explain.Config{From: r.rows, Router: r.router, OrderColumn: cfg.Source.OrderColumn, Halted: cfg.haltedByRow()}
 	if cfg.Stdout == nil && len(cfg.Kafka.Brokers) > 0 {
 		to := cfg.sink()
 		by.Kafka, by.Compression = &to.Config, to.Compression

@@ -3,28 +3,36 @@ package walpost
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
-	"github.com/walpost/walpost/internal/advice"
+	"github.com/walpost/walpost/cleanup"
+	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/internal/command/verify"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/slot"
 )
 
 // polls reports whether the table is read by SQL.
 func (c *Config) polls() bool { return c.Source.Kind == KindPoll }
+
+// counts says what the positions of a source that polls count; nil for a source that reads a slot.
+func (c *Config) counts() *cdc.Polled {
+	if !c.polls() {
+		return nil
+	}
+	return c.Source.Poll.Counts()
+}
 
 // needsSlot adds a problem if the command needs a slot, and the configuration has none.
 func (c *Config) needsSlot(found *Problems, command string) {
@@ -66,11 +74,27 @@ func (r *Relay) unreachable() bool {
 type pollSource struct{ *poll.Source }
 
 func (s pollSource) Open(ctx context.Context, create, replaceLost bool) (relay.Session, error) {
-	session, err := s.Source.Open(ctx, create, replaceLost)
-	if err != nil {
-		return nil, err // not session: a nil *Session would be a Session that is not nil
+	return opened(s.Source.Open(ctx, create, replaceLost))
+}
+
+// begin makes a beginning behind everything that has committed by now.
+func (s pollSource) begin(ctx context.Context) (relay.Session, error) {
+	return opened(s.OpenAtBorder(ctx))
+}
+
+// checkPolling changes a check for a relay that polls.
+func (r *Relay) checkPolling(run *doctor.Run) {
+	if r.polled == nil {
+		return
 	}
-	return session, nil
+	set := r.polling()
+	run.Postgres = set.Check
+	if set.Claims() {
+		run.Retries, run.Retried = "is retried as source.poll.attempts says, delays its key meanwhile, and then ", "If finished_at of the row is set, walpost doesn't read it again:"
+		if run.Kafka != nil {
+			run.Kafka.Parking = "" // no key is parked
+		}
+	}
 }
 
 // pollSetup is what SetupSQL prints for a source that polls. If run is true, it makes what poll.Apply makes.
@@ -115,6 +139,15 @@ func (r *Relay) applyPolling(ctx context.Context) ([]string, error) {
 	return []string{"what polling needs of table " + r.rows.Names.Tables[0].String()}, nil
 }
 
+// watch examines what the relay reads, until ctx ends.
+func (r *Relay) watch(ctx context.Context, loop *relay.Relay, observe func(slot.Status, slot.Config)) {
+	if r.polled != nil {
+		r.polled.Watch(ctx, r.cfg.Monitor.Interval, func() cdc.Position { return delivered(loop.Status()) })
+		return
+	}
+	r.monitor.Run(ctx, r.slotReader(), observe, r.cfg.Logger)
+}
+
 // delivered is the position below which a relay has delivered everything, 0 if it does not know.
 func delivered(s relay.Status) cdc.Position {
 	if s.State == relay.Standby {
@@ -125,6 +158,14 @@ func delivered(s relay.Status) cdc.Position {
 
 // lowXIDs are ids that rows have which are older than all transactions.
 const lowXIDs = 3
+
+// haltedByRow is Halted of explain.
+func (c *Config) haltedByRow() string {
+	if !c.polls() {
+		return ""
+	}
+	return "If run is halted by this row, repair the configuration, or update or delete the row. Then start walpost again: walpost reads the row once more."
+}
 
 // deliveredBelow is the id below which the rows of all transactions are delivered, 0 if that is not known.
 func deliveredBelow(s relay.Status) uint64 {
@@ -165,8 +206,11 @@ func (r *Relay) storedPosition(ctx context.Context) (cdc.Position, error) {
 		return 0, err
 	case rec == nil:
 		return 0, fault.WithHint(fmt.Errorf("no checkpoint of %s is stored: the relay has delivered nothing yet", r.cfg.Name), "The first walpost run writes it.")
-	case rec.Poll == "":
+	case rec.Polled == nil:
 		return 0, fault.Config(fmt.Errorf("checkpoint %s was written for slot %q, not for polling", rec.Key(), rec.Slot), "")
+	}
+	if rec.Intended() { // its position is that of the former source
+		return 0, rec.Unfinished()
 	}
 	return rec.Position, nil
 }
@@ -215,9 +259,12 @@ func (r *Relay) verified() (polled *verify.Polled, free func(), err error) {
 			case rec == nil:
 				reached.Unknown = fmt.Sprintf("no checkpoint of %s is stored: the relay has delivered nothing yet", r.cfg.Name)
 				return reached, nil
-			case rec.Poll != r.cfg.Source.Poll.Strategy || rec.XIDColumn != r.cfg.Source.Poll.XIDColumn: // positions of another source say nothing about this one
+			case !rec.Polled.Counts(r.cfg.counts()): // positions of another source say nothing about this one
 				reached.Unknown, err = r.refused(ctx)
 				return reached, err
+			case rec.Intended(): // its position is that of the former source
+				reached.Unknown = rec.Unfinished().Error()
+				return reached, nil
 			}
 			reached.Position = rec.Position
 			if rec.Border != "" {
@@ -262,38 +309,78 @@ func (r *Relay) stands(ctx context.Context, at cdc.Position) (why string, err er
 	return "walpost run polls the table, but makes no progress: read its log", nil
 }
 
-// formerSlot makes sure, before a recover, that no relay delivers by another source: that relay would go on, and its events would
-// come twice. If the relay read a slot and polls from now on, formerSlot returns the slot.
-func (r *Relay) formerSlot(ctx context.Context) (slot string, err error) {
-	rec, err := r.stored(ctx)
-	polls := r.cfg.polls()
-	if err != nil || rec == nil || polls && rec.Poll == r.cfg.Source.Poll.Strategy && r.cfg.claims() || (rec.Poll != "") == polls && (!polls || rec.XIDColumn == r.cfg.Source.Poll.XIDColumn) {
-		return "", nil //nolint:nilerr // the relay's loop reads the store once more, and says what is wrong
+// usualName is the name of a relay whose configuration gives none.
+func (c *Config) usualName(database string) string {
+	if c.polls() {
+		from := c.replication()
+		return database + "." + from.Names().Tables[0].String()
 	}
-	if former := (poll.Config{Strategy: rec.Poll}); !polls && former.Claims() || rec.Poll == "" && r.cfg.claims() {
-		strategy := cmp.Or(rec.Poll, r.cfg.Source.Poll.Strategy)
-		return "", fault.Config(fmt.Errorf("the relay cannot change between the WAL and source.poll.strategy %s in one step", strategy),
-			"Change to source.kind poll with source.poll.strategy cursor first, and run "+fault.Command("recover")+". Then set source.kind and source.poll.strategy as you want them, and run the same command again.")
+	return database + "." + c.Source.Slot
+}
+
+// validatePoll adds what is wrong with a source that polls: also keys that only a slot or a publication has.
+func (c *Config) validatePoll(found *Problems) {
+	if !c.polls() {
+		return
 	}
-	conn, err := r.rows.DB.ConnectSQL(ctx)
-	if err != nil {
-		return "", err
+	*found = append(*found, c.Source.Poll.Validate()...)
+	s, usual := &c.Source, replication.DefaultConfig()
+	if s.OrderColumn == "" {
+		found.Add("source.order_column", conf.Required, "with source.kind: poll, because only this column defines the order of the rows of a key", nil)
 	}
-	defer pg.Close(conn)
-	var pid int32
-	if rec.Poll != "" {
-		pid, err = poll.Holder(ctx, conn, r.cfg.Name)
-	} else {
-		var found []struct{ PID int32 }
-		found, err = pg.Rows[struct{ PID int32 }](ctx, conn, "read the slot", "SELECT coalesce(active_pid, 0) AS pid FROM pg_replication_slots WHERE slot_name = "+pg.QuoteLiteral(rec.Slot))
-		for _, f := range found {
-			slot, pid = rec.Slot, f.PID
+	switch n := len(s.AllTables()); {
+	case n == 0:
+		found.Add("source.table", conf.Required, "with source.kind: poll", nil)
+	case n > 1:
+		found.Add("source.tables", conf.MustBe, "one table with source.kind: poll; run one relay for each table", strings.Join(s.AllTables(), ", "))
+	}
+	const (
+		slotless = "source.kind: poll, which has neither slot nor publication"
+		inserts  = "source.kind: poll, which sees new rows only"
+		onlyWAL  = "source.kind: poll, because messages are only in the WAL"
+	)
+	for _, key := range []struct {
+		field string
+		given bool
+		why   string
+	}{
+		{"source.slot", s.Slot != usual.Slot, slotless},
+		{"source.publication", s.Publication != usual.Publication, slotless},
+		{"source.failover", s.Failover, slotless},
+		{"source.create", !s.Create, slotless},
+		{"monitor.breaker", c.Monitor.Breaker != slot.DefaultConfig().Breaker, slotless},
+		{"source.publish", !slices.Equal(s.Publish, usual.Publish), inserts},
+		{"source.messages", s.Messages.Prefix != "", onlyWAL},
+	} {
+		if key.given {
+			found.Add(key.field, conf.Contradicts, key.why, nil)
 		}
 	}
-	if err == nil && pid != 0 {
-		return "", fault.Config(fmt.Errorf("the relay runs with its former configuration (server process %d)", pid), "Stop that walpost run first.")
+	if !s.Poll.Claims() {
+		return
 	}
-	return slot, err
+	c.validateClaims(found)
+	switch why := "none with source.poll.strategy: " + s.Poll.Strategy + ", "; {
+	case c.Cleanup.Mode == cleanup.None:
+	case s.Poll.Strategy == poll.Delete:
+		found.Add("cleanup.mode", conf.MustBe, why+"which removes each row itself", string(c.Cleanup.Mode))
+	default:
+		found.Add("cleanup.mode", conf.MustBe, why+"because finished_at says which rows are delivered: remove delivered rows with SQL, or use the strategy delete", string(c.Cleanup.Mode))
+	}
+}
+
+// validateClaims adds what makes no sense if workers claim rows.
+func (c *Config) validateClaims(found *Problems) {
+	strategy := "source.poll.strategy: " + c.Source.Poll.Strategy
+	for reason, policy := range c.Delivery.OnPoison {
+		if policy == relay.PolicyParkKey {
+			found.Add("delivery.on_poison", conf.MustBe, "halt or dead_letter with "+strategy+", because a refused row waits in the table, with the younger rows of its key, while all other rows are delivered", reason+": "+policy)
+			break
+		}
+	}
+	if c.Source.Snapshot == "never" || pg.IsBound(c.Source.Snapshot) {
+		found.Add("source.snapshot", conf.MustBe, "initial, or not set, with "+strategy+", because the table says what is delivered: to leave rows out, run UPDATE … SET finished_at = now()", c.Source.Snapshot)
+	}
 }
 
 // claims reports whether workers claim the rows of the table.
@@ -343,7 +430,7 @@ func (s *claimStore) Save(ctx context.Context, key string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	if old := s.shared; old == nil || old.SystemID != rec.SystemID || old.Timeline < rec.Timeline || old.Database != rec.Database || old.Poll != rec.Poll || old.Table != nil && rec.Table != nil && !old.Table.Is(*rec.Table) || rec.WAL < old.WAL { // a gap was accepted, if the WAL went back
+	if old := s.shared; old == nil || old.SystemID != rec.SystemID || old.Timeline < rec.Timeline || old.Database != rec.Database || old.Polled.Strategy != rec.Polled.Strategy || !old.Polled.IsTable(rec.Polled) || rec.WAL < old.WAL { // a gap was accepted, if the WAL went back
 		if err := s.Store.Save(ctx, key, value); err != nil {
 			return err
 		}
@@ -367,92 +454,4 @@ func (s *claimStore) Save(ctx context.Context, key string, value []byte) error {
 func (s *claimStore) further(ctx context.Context, rec *checkpoint.Record) bool {
 	stored, err := readStore(ctx, s.Store.Load, rec.Name)
 	return err == nil && stored.Rec != nil && stored.Rec.HolderKey() == rec.HolderKey() && stored.Rec.WAL >= rec.WAL
-}
-
-// validateClaims adds what makes no sense if workers claim rows.
-func (c *Config) validateClaims(found *Problems) {
-	strategy := "source.poll.strategy: " + c.Source.Poll.Strategy
-	for reason, policy := range c.Delivery.OnPoison {
-		if policy == relay.PolicyParkKey {
-			found.Add("delivery.on_poison", conf.MustBe, "halt or dead_letter with "+strategy+", because a refused row waits in the table, with the younger rows of its key, while all other rows are delivered", reason+": "+policy)
-			break
-		}
-	}
-	if c.Source.Snapshot == "never" || pg.IsBound(c.Source.Snapshot) {
-		found.Add("source.snapshot", conf.MustBe, "initial, or not set, with "+strategy+", because the table says what is delivered: to leave rows out, run UPDATE … SET finished_at = now()", c.Source.Snapshot)
-	}
-}
-
-// changeStrategy is Recover for a relay whose source.poll.strategy was changed. It reports whether that is so.
-func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (changed bool, err error) {
-	if !r.cfg.polls() {
-		return false, nil
-	}
-	store, free, err := r.openStore()
-	if err != nil {
-		return false, err
-	}
-	defer free()
-	stored, err := readStore(ctx, store.Load, r.cfg.Name)
-	rec, to := stored.Rec, r.cfg.Source.Poll.Strategy
-	if err != nil || rec == nil || rec.Poll == "" || rec.Poll == to {
-		return false, err
-	}
-	if rec.Copy != nil {
-		return true, fault.Config(fmt.Errorf("a recover with source.poll.strategy %s is not finished", rec.Poll), "Set source.poll.strategy back to "+rec.Poll+" and run "+fault.Command("recover")+" to finish it.")
-	}
-	if rec.Poll == poll.Cursor && rec.XIDColumn != r.cfg.Source.Poll.XIDColumn {
-		return true, fault.Config(fmt.Errorf("source.poll.xid_column is %q, but the checkpoint was written with %q", r.cfg.Source.Poll.XIDColumn, rec.XIDColumn), "Undo the change of source.poll.xid_column, and change only source.poll.strategy.")
-	}
-	if r.cfg.Stdout == nil {
-		parked := r.parkingLog()
-		defer closeWithin(parked.Close)
-		if err := parking.None(ctx, parked, r.cfg.Delivery.ParkingTopic, r.cfg.Name, rec.Parking); err != nil {
-			return true, err
-		}
-	}
-	opts.Say(fmt.Sprintf("the relay changes from source.poll.strategy %s to %s", rec.Poll, to))
-	what := "continue with the rows that are not finished"
-	switch {
-	case rec.Poll == poll.Cursor:
-		what = "mark the rows that are delivered (finished_at)"
-	case to == poll.Cursor:
-		what = "begin at the oldest transaction with an unfinished row, and publish the finished rows of younger transactions again"
-	}
-	former := poll.Former{Strategy: rec.Poll, At: rec.Position, Border: rec.Border}
-	former.Agree = func(found cdc.Identity) error {
-		var gap *checkpoint.Refusal
-		if _, err := checkpoint.Judge(rec, found); !errors.As(err, &gap) || gap.Reason != checkpoint.OtherSource {
-			return advice.Of(err) // the record says nothing about the rows of this server
-		}
-		yes, err := opts.Ask(strings.ToUpper(what[:1]) + what[1:] + "?")
-		if err == nil && !yes {
-			err = ErrDeclined
-		}
-		return err
-	}
-	if rec.Next != nil && rec.Next.Rows > 0 {
-		former.Open, former.Last = rec.Next.Commit, rec.Next.LastEventID
-	}
-	at, found, marked, err := r.polled.Change(ctx, former)
-	if err != nil {
-		return true, err
-	}
-	next := &checkpoint.Record{
-		Name: r.cfg.Name, Epoch: rec.Epoch + 1, SystemID: found.SystemID, Timeline: found.Timeline, Poll: to, XIDColumn: found.XIDColumn, Table: checkpoint.TableOf(found), Database: found.Database,
-		Position: at, WAL: checkpoint.FirstWAL(found, at), Accepted: rec.Accepted, RunID: rec.RunID, Holder: "recover-" + strings.ToLower(rand.Text()[:8]), Time: time.Now(),
-	}
-	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
-		return true, fmt.Errorf("write checkpoint: %w", err)
-	}
-	for _, key := range append(stored.Older, rec.HolderKey()) {
-		if err := store.Save(ctx, key, nil); err != nil {
-			return true, fmt.Errorf("remove checkpoint: %w", err)
-		}
-	}
-	if rec.Poll == poll.Cursor {
-		opts.Say(fmt.Sprintf("%d rows are marked as delivered", marked))
-	}
-	opts.Say("walpost run goes on with source.poll.strategy " + to)
-	return true, nil
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/command/backfill"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/router"
 )
@@ -243,23 +242,6 @@ func (s namedStore) known(ctx context.Context, name string, values map[string][]
 			fmt.Sprintf("If that is this relay, and source.kind has changed: write name: %s, and run %s. If this is another relay, write name: %s.", other, fault.Command("recover"), name))
 	}
 	return values, nil
-}
-
-// formerName reports whether name can be the default name that the relay had with the other kind of source.
-func (r *Relay) formerName(name string) bool {
-	of := strings.TrimPrefix(name, r.database+".")
-	if r.cfg.polls() { // of is a slot, whose name has no dot
-		return !strings.Contains(of, ".")
-	}
-	return slices.ContainsFunc(r.rows.Names.Tables, func(t pg.Table) bool { return of == t.String() })
-}
-
-// formerRecord reports whether rec, which has such a name, is of the other kind of source.
-func (r *Relay) formerRecord(rec *checkpoint.Record) bool {
-	if r.cfg.polls() {
-		return rec.Poll == "" && rec.Name == r.database+"."+rec.Slot
-	}
-	return rec.Poll != ""
 }
 
 // sameRows reports whether a record under a former name can be of this relay's table.

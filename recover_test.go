@@ -146,8 +146,10 @@ func TestSkipRefusesAHaltOfAnotherSource(t *testing.T) {
 		"an older timeline": {func(r *checkpoint.Record) { r.Timeline = 1 }, "another source"},
 		"another server":    {func(r *checkpoint.Record) { r.SystemID = "8" }, "another source"},
 		"another slot":      {func(r *checkpoint.Record) { r.Slot = "second" }, "another source"},
-		"a polled table":    {func(r *checkpoint.Record) { r.Slot, r.Poll, r.Position = "", "cursor", cdc.Numbered(5) }, "another source"},
-		"a later position":  {func(r *checkpoint.Record) { r.Position = 6 }, "is delivered or skipped"},
+		"a polled table": {func(r *checkpoint.Record) {
+			r.Slot, r.Polled, r.Position = "", &cdc.Polled{Strategy: "cursor"}, cdc.Numbered(5)
+		}, "another source"},
+		"a later position": {func(r *checkpoint.Record) { r.Position = 6 }, "is delivered or skipped"},
 	} {
 		cfg := DefaultConfig()
 		cfg.Source.DSN, cfg.Source.Table = "postgres://h/shop", "public.outbox"

@@ -142,13 +142,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	// The monitor outlives ctx: what a drain or a halt does to the slot is seen too.
 	monitoring, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var monitor sync.WaitGroup
-	if r.polled == nil {
-		monitor.Go(func() { r.monitor.Run(monitoring, r.slotReader(), observe, r.cfg.Logger) })
-	} else {
-		monitor.Go(func() {
-			r.polled.Watch(monitoring, r.cfg.Monitor.Interval, func() cdc.Position { return delivered(loop.Status()) })
-		})
-	}
+	monitor.Go(func() { r.watch(monitoring, loop, observe) })
 	defer monitor.Wait()
 	defer stop()
 	beside, end := context.WithCancel(ctx) // not ctx alone: where the relay ends by itself, nobody ends ctx
@@ -251,9 +245,13 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 
 // tables reads the rows that are in the tables.
 func (r *Relay) tables() *backfill.Tables {
-	return &backfill.Tables{
-		Source: r.source, Polled: r.polled, XIDColumn: r.cfg.Source.Poll.XIDColumn, From: r.rows, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: r.cfg.Logger,
+	t := &backfill.Tables{
+		Source: r.source, From: r.rows, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: r.cfg.Logger,
 	}
+	if r.polled != nil {
+		t.Begin = pollSource{r.polled}.begin
+	}
+	return t
 }
 
 // slotReader reads the slot.
@@ -377,9 +375,13 @@ func (r *Relay) openStore() (kept store, free func(), err error) {
 type pgSource struct{ *replication.Source }
 
 func (s pgSource) Open(ctx context.Context, create, replaceLost bool) (relay.Session, error) {
-	session, err := s.Source.Open(ctx, create, replaceLost)
+	return opened(s.Source.Open(ctx, create, replaceLost))
+}
+
+// opened is what the Open of a source returns. A nil pointer in it would be a Session that is not nil.
+func opened[S relay.Session](session S, err error) (relay.Session, error) {
 	if err != nil {
-		return nil, err // not session: a nil *Session would be a Session that is not nil
+		return nil, err
 	}
 	return session, nil
 }

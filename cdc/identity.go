@@ -1,6 +1,9 @@
 package cdc
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // An Identity is what a source says of itself and of the slot at one moment: all that is needed to
 // judge whether a remembered position still means what it meant. It is a plain value.
@@ -8,17 +11,9 @@ type Identity struct {
 	SystemID string // Postgres' system_identifier, decimal
 	Timeline uint32
 	Database string
-	Slot     string // "" for a source that polls the table
-	// Poll is the strategy of a source that polls the table, "" for a source that reads a slot.
-	// Such a source has no slot.
-	Poll string
-	// Polled is the table of such a source.
-	Polled PolledTable
-	// Claims says that workers claim the rows, so that the table says which ones are delivered.
-	Claims bool
-	// XIDColumn is for the strategy cursor: the column that has the transaction ids of the rows. A
-	// position by one column means nothing by another one.
-	XIDColumn string
+	Slot     string // "" for a source that polls a table
+	// Polled is the table of a source that polls, nil for a source that reads a slot.
+	Polled *Polled
 	// Border is what had been delivered by another source when this session made its new beginning, as
 	// Postgres prints a pg_snapshot; "" for nothing. See checkpoint.Record.
 	Border string
@@ -55,15 +50,24 @@ type Identity struct {
 
 // SameHistory reports whether positions of i mean the same in other.
 func (i Identity) SameHistory(other Identity) bool {
-	return i.SystemID == other.SystemID && i.Timeline == other.Timeline && i.Database == other.Database && i.Slot == other.Slot && i.Poll == other.Poll
+	return i.SystemID == other.SystemID && i.Timeline == other.Timeline && i.Database == other.Database && i.Slot == other.Slot && i.Polled.Counts(other.Polled)
 }
 
 // Reader names what the source reads by, for log lines: the slot or the strategy.
 func (i Identity) Reader() (key, name string) {
-	if i.Poll != "" {
-		return "poll", i.Poll
+	if i.Polled != nil {
+		return "poll", i.Polled.Strategy
 	}
 	return "slot", i.Slot
+}
+
+// InUse says that another process reads for the same relay.
+func (i Identity) InUse() string {
+	what := "slot " + i.Slot + " is in use"
+	if i.Polled != nil {
+		what = "the table is polled for this relay"
+	}
+	return fmt.Sprintf("%s by server process %d", what, i.SlotFound.ActivePID)
 }
 
 // Published says which rows of the catalog make the server publish the configured tables. A row's
@@ -76,16 +80,39 @@ type Published struct {
 	Tables      []PublishedTable `json:"tables"`
 }
 
-// PolledTable is a table that is polled. A table that takes its name has another OID, and the copy of a
-// database (CREATE DATABASE … TEMPLATE) has another database's.
-type PolledTable struct {
-	Name     string `json:"name"` // schema.table
+// A Polled is a table that is polled, and how. Positions of one strategy mean nothing to another one.
+type Polled struct {
+	Strategy string `json:"strategy"`
+	// XIDColumn is the column with the transaction ids that the positions are. A position by one column
+	// means nothing by another one. It is "" if the positions are no transaction ids.
+	XIDColumn string `json:"xid_column,omitzero"`
+	// Claims says that workers claim the rows, so that the table says which ones are delivered.
+	Claims bool `json:"claims,omitzero"`
+	// Table is schema.table. A table that takes its name has another OID, and the copy of a database
+	// (CREATE DATABASE … TEMPLATE) has another database's.
+	Table    string `json:"table"`
 	OID      uint32 `json:"oid"`
 	Database uint32 `json:"database_oid"`
 }
 
-// Is reports whether t is the table o, whatever its name is.
-func (t PolledTable) Is(o PolledTable) bool { return t.OID == o.OID && t.Database == o.Database }
+// Counts reports whether p and o count positions in the same way, or are both nil.
+func (p *Polled) Counts(o *Polled) bool {
+	return p == o || p != nil && o != nil && p.Strategy == o.Strategy && p.XIDColumn == o.XIDColumn
+}
+
+// IsTable reports whether o polls the same table, whatever its name is. It is true if p or o is nil.
+func (p *Polled) IsTable(o *Polled) bool {
+	return p == nil || o == nil || p.OID == o.OID && p.Database == o.Database
+}
+
+// String names the settings of the source.
+func (p *Polled) String() string {
+	text := "the table, with source.poll.strategy " + p.Strategy
+	if p.XIDColumn != "" {
+		text += " and source.poll.xid_column " + p.XIDColumn
+	}
+	return text
+}
 
 // PublishedTable is a configured table. It is published as long as one of Entries is there.
 type PublishedTable struct {

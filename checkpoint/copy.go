@@ -88,7 +88,7 @@ func (r *Record) RecoverOf(from cdc.Position) (next Copy, was *Copy) {
 
 // Polled is the record of a source that polled before the copy, nil if there is none.
 func (c *Copy) Polled() *Record {
-	if c.Was == nil || c.Was.Poll == "" {
+	if c.Was == nil || c.Was.Polled == nil {
 		return nil
 	}
 	return c.Was
@@ -96,7 +96,7 @@ func (c *Copy) Polled() *Record {
 
 // of reports whether the record was written for the kind of source that was found.
 func (r *Record) of(found *cdc.Identity) bool {
-	return r.Poll == found.Poll && r.XIDColumn == found.XIDColumn
+	return r.Polled.Counts(found.Polled)
 }
 
 // GoBack returns the record to go on with if found is the source that the relay read before an
@@ -143,7 +143,7 @@ func (u *Unfinished) Error() string {
 func (r *Record) Unfinished() error {
 	u := &Unfinished{Copy: *r.Copy}
 	if was := r.Copy.Was; was != nil {
-		u.Was, u.Is = sourceName(was.Poll, was.XIDColumn, was.Slot), sourceName(r.Poll, r.XIDColumn, r.Slot)
+		u.Was, u.Is = sourceName(was.Polled, was.Slot), sourceName(r.Polled, r.Slot)
 	}
 	return u
 }
@@ -201,13 +201,10 @@ func (r *Record) CopyBehind(found cdc.Identity) *Copy {
 	return &c
 }
 
-// sourceName names what is read, by poll or by slot.
-func sourceName(poll, xidColumn, slot string) string {
-	switch {
-	case xidColumn != "":
-		return "the table, with source.poll.strategy " + poll + " and source.poll.xid_column " + xidColumn
-	case poll != "":
-		return "the table, with source.poll.strategy " + poll
+// sourceName names what is read.
+func sourceName(polled *cdc.Polled, slot string) string {
+	if polled != nil {
+		return polled.String()
 	}
 	return fmt.Sprintf("slot %q", slot)
 }

@@ -73,11 +73,11 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		// The server would accept a start in the future, and would skip everything before it
 		// silently.
 		return ServerBehind
-	case rec.replaced(found):
+	case !rec.Polled.IsTable(found.Polled):
 		return TableReplaced
 	case !rec.of(found): // A change of the source trusts the record, so the record must be true of this server.
 		return OtherSource
-	case found.Poll != "": // no slot can be missing
+	case found.Polled != nil: // no slot can be missing
 	case !slot.Exists:
 		return SlotMissing
 	case lost(slot):
@@ -96,7 +96,7 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 func judgePublished(rec *Record, found *cdc.Identity) Reason {
 	was := rec.Published
 	switch {
-	case rec.replaced(found):
+	case !rec.Polled.IsTable(found.Polled):
 		return TableReplaced
 	case was == nil:
 		return ""
@@ -126,7 +126,7 @@ func JudgePublished(rec *Record, found cdc.Identity) error {
 // it. That is the record's Position. If part of the transaction behind it is delivered, it is the end of
 // that transaction. For a source that polls, the record has it in WAL.
 func (r *Record) reach() cdc.LSN {
-	if r.Poll != "" || r.Position.IsNumber() { // until a change of the source has begun, the position is that of the former source
+	if r.Polled != nil || r.Position.IsNumber() { // until a change of the source has begun, the position is that of the former source
 		return r.WAL
 	}
 	reach := r.Position

@@ -10,20 +10,20 @@ import (
 )
 
 // The position of a source that polls is the id of a transaction. What the server must have is in WAL.
+// polled is a table that is polled.
+func polled() *cdc.Polled {
+	return &cdc.Polled{Strategy: "cursor", XIDColumn: "xid", Table: "public.outbox", OID: 16400, Database: 5}
+}
+
 func TestJudgeASourceThatPolls(t *testing.T) {
 	rec := func(change func(*Record)) *Record {
-		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", XIDColumn: "xid", Position: cdc.Numbered(5000), WAL: 100, Time: time.Now()}
-		r.Table = &cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}
-		if change(r); r.Poll == "" {
-			r.Table = nil
-		}
+		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Polled: polled(), Position: cdc.Numbered(5000), WAL: 100, Time: time.Now()}
+		change(r)
 		return r
 	}
 	found := func(change func(*cdc.Identity)) cdc.Identity {
-		f := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", XIDColumn: "xid", Server: 200, Polled: cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}}
-		if change(&f); f.Poll == "" {
-			f.Polled = cdc.PolledTable{}
-		}
+		f := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Polled: polled(), Server: 200}
+		change(&f)
 		return f
 	}
 	promoted := func(end cdc.LSN) func(*cdc.Identity) {
@@ -45,18 +45,17 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 		"another server":                     {found: func(f *cdc.Identity) { f.SystemID = "8" }, want: OtherSystem},
 		"another table has the name":         {found: func(f *cdc.Identity) { f.Polled.OID++ }, want: TableReplaced},
 		"a copy of the database":             {found: func(f *cdc.Identity) { f.Polled.Database++ }, want: TableReplaced},
-		"the table has another name":         {found: func(f *cdc.Identity) { f.Polled.Name = "public.events" }},
-		"a record without a table":           {rec: func(r *Record) { r.Table = nil }},
-		"a replaced table, and a strategy":   {found: func(f *cdc.Identity) { f.Poll = "claim"; f.Polled.OID++ }, want: TableReplaced},
-		"another strategy":                   {found: func(f *cdc.Identity) { f.Poll = "claim" }, want: OtherSource},
-		"another strategy, and an old copy":  {found: func(f *cdc.Identity) { f.Poll, f.Server = "claim", 99 }, want: ServerBehind},
-		"another column":                     {found: func(f *cdc.Identity) { f.XIDColumn = "other" }, want: OtherSource},
-		"another column, and an old copy":    {found: func(f *cdc.Identity) { f.XIDColumn, f.Server = "other", 99 }, want: ServerBehind},
-		"a slot, and an old primary":         {found: func(f *cdc.Identity) { f.Poll, f.Slot, f.Timeline = "", "walpost", 1 }, want: TimelineBack},
-		"a slot, and a promotion":            {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost"; promoted(99)(f) }, want: TimelineForked},
-		"a record of a slot that went on":    {rec: func(r *Record) { r.Poll, r.XIDColumn, r.Slot, r.Position, r.WAL = "", "", "walpost", 201, 0 }, want: ServerBehind},
-		"a slot":                             {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost" }, want: OtherSource},
-		"a record of a slot":                 {rec: func(r *Record) { r.Poll, r.XIDColumn, r.Slot, r.Position, r.WAL = "", "", "walpost", 200, 0 }, want: OtherSource},
+		"the table has another name":         {found: func(f *cdc.Identity) { f.Polled.Table = "public.events" }},
+		"a replaced table, and a strategy":   {found: func(f *cdc.Identity) { f.Polled.Strategy = "claim"; f.Polled.OID++ }, want: TableReplaced},
+		"another strategy":                   {found: func(f *cdc.Identity) { f.Polled.Strategy = "claim" }, want: OtherSource},
+		"another strategy, and an old copy":  {found: func(f *cdc.Identity) { f.Polled.Strategy, f.Server = "claim", 99 }, want: ServerBehind},
+		"another column":                     {found: func(f *cdc.Identity) { f.Polled.XIDColumn = "other" }, want: OtherSource},
+		"another column, and an old copy":    {found: func(f *cdc.Identity) { f.Polled.XIDColumn, f.Server = "other", 99 }, want: ServerBehind},
+		"a slot, and an old primary":         {found: func(f *cdc.Identity) { f.Polled, f.Slot, f.Timeline = nil, "walpost", 1 }, want: TimelineBack},
+		"a slot, and a promotion":            {found: func(f *cdc.Identity) { f.Polled, f.Slot = nil, "walpost"; promoted(99)(f) }, want: TimelineForked},
+		"a record of a slot that went on":    {rec: func(r *Record) { r.Polled, r.Slot, r.Position, r.WAL = nil, "walpost", 201, 0 }, want: ServerBehind},
+		"a slot":                             {found: func(f *cdc.Identity) { f.Polled, f.Slot = nil, "walpost" }, want: OtherSource},
+		"a record of a slot":                 {rec: func(r *Record) { r.Polled, r.Slot, r.Position, r.WAL = nil, "walpost", 200, 0 }, want: OtherSource},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.rec == nil {
@@ -66,7 +65,7 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 				c.found = func(*cdc.Identity) {}
 			}
 			r, f := rec(c.rec), found(c.found)
-			if back, err := Decode(r.HolderKey(), r.Encode()); err != nil || back.WAL != r.WAL || back.Poll != r.Poll {
+			if back, err := Decode(r.HolderKey(), r.Encode()); err != nil || back.WAL != r.WAL || (r.Polled == nil) != (back.Polled == nil) || r.Polled != nil && *back.Polled != *r.Polled {
 				t.Fatalf("%v: %+v", err, back)
 			}
 			start, err := Judge(r, f)
@@ -88,7 +87,7 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 			if c.want == TableReplaced {
 				begun, from = f, cdc.Numbered(5000)
 			}
-			if start, err := AcceptedStart(refusal, begun); f.Poll != "" && (err != nil || start != from) {
+			if start, err := AcceptedStart(refusal, begun); f.Polled != nil && (err != nil || start != from) {
 				t.Errorf("accepted: start at %s, %v", start, err)
 			}
 		})
@@ -98,17 +97,17 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 // An accepted gap stays in the record until it is closed, whatever else is accepted.
 func TestAnAcceptedGapStaysOpen(t *testing.T) {
 	rec := &Record{
-		Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", Position: cdc.Numbered(5000), WAL: 100, RunID: "r", Holder: "h", Time: time.Now().UTC(),
+		Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Polled: &cdc.Polled{Strategy: "cursor"}, Position: cdc.Numbered(5000), WAL: 100, RunID: "r", Holder: "h", Time: time.Now().UTC(),
 		Accepted: []Accepted{{Token: "first", Gap: "a gap", Time: time.Now().UTC()}},
 	}
-	_, err := Judge(rec, cdc.Identity{SystemID: "8", Timeline: 2, Database: "shop", Poll: "cursor", Server: 200})
+	_, err := Judge(rec, cdc.Identity{SystemID: "8", Timeline: 2, Database: "shop", Polled: &cdc.Polled{Strategy: "cursor"}, Server: 200})
 	var gap *Refusal
 	if !errors.As(err, &gap) {
 		t.Fatal(err)
 	}
 	base := &Record{Time: time.Now().UTC()}
 	base.Accept(gap)
-	next := &Record{Name: rec.Name, SystemID: "8", Timeline: 2, Database: "shop", Poll: "cursor", Position: cdc.Numbered(6000), Time: base.Time}
+	next := &Record{Name: rec.Name, SystemID: "8", Timeline: 2, Database: "shop", Polled: &cdc.Polled{Strategy: "cursor"}, Position: cdc.Numbered(6000), Time: base.Time}
 	next.Follow(base, rec, false)
 	read, err := Decode(next.HolderKey(), next.Encode())
 	if err != nil {
@@ -120,5 +119,35 @@ func TestAnAcceptedGapStaysOpen(t *testing.T) {
 	}
 	if open := StillOpen(read.Accepted, closed(rec.Name, store)); len(open) != 1 || open[0].Token != gap.Token || open[0].Gap == "" {
 		t.Errorf("open: %+v", open)
+	}
+}
+
+// Until a change of the source has begun, its record has the position of the former source.
+func TestAnIntendedChangeIsJudgedByWhatItKnowsOfTheWAL(t *testing.T) {
+	for what, rec := range map[string]*Record{
+		"from polling to a slot": {SystemID: "7", Timeline: 2, Database: "shop", Slot: "walpost", Position: cdc.Numbered(5000)},
+		"from a slot to polling": {SystemID: "7", Timeline: 2, Database: "shop", Polled: polled(), Position: 0x5000, WAL: 100},
+	} {
+		rec.Name, rec.Epoch, rec.Holder, rec.Copy = "shop", 1, "h", &Copy{Origin: OriginRecover, From: rec.Position}
+		back, err := Decode(rec.HolderKey(), rec.Encode())
+		if err != nil || back.Position != rec.Position {
+			t.Fatalf("%s: %+v, %v", what, back, err)
+		}
+		found := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Slot: rec.Slot, Polled: rec.Polled, Server: 200}
+		var refusal *Refusal
+		if _, err := Judge(back, found); err != nil && (!errors.As(err, &refusal) || refusal.Reason != SlotMissing) {
+			t.Errorf("%s: %v", what, err)
+		}
+		found.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: 300}
+		if rec.Polled != nil {
+			found.SlotFound.Confirmed = cdc.Numbered(9)
+		}
+		if begun := back.Begun(found); begun.Position != found.SlotFound.Confirmed || begun.Copy.From != rec.Position {
+			t.Errorf("%s: begun as %+v", what, begun)
+		}
+		back.Copy.Slot = true
+		if err := back.check(); err == nil {
+			t.Errorf("%s: the position of the former source is taken for the new one's", what)
+		}
 	}
 }

@@ -36,14 +36,10 @@ type Record struct {
 	Slot     string       `json:"slot"`
 	Database string       `json:"database"`
 	Position cdc.Position `json:"position"` // of the source: everything before it is delivered and acknowledged
-	// Poll is the strategy of a source that polls the table, and "" for one that reads a slot. If it
-	// polls, WAL is the LSN before which everything delivered was written, 0 if that does not matter.
-	Poll string  `json:"poll,omitempty"`
-	WAL  cdc.LSN `json:"wal,omitzero"`
-	// Table is the table that a source polls; nil for a source that reads a slot.
-	Table *cdc.PolledTable `json:"table,omitempty"`
-	// XIDColumn is for the strategy cursor: the column whose transaction ids Position counts.
-	XIDColumn string `json:"xid_column,omitempty"`
+	// Polled is the table of a source that polls, nil for a source that reads a slot. If it polls, WAL is
+	// the LSN before which everything delivered was written, 0 if that does not matter.
+	Polled *cdc.Polled `json:"polled,omitempty"`
+	WAL    cdc.LSN     `json:"wal,omitzero"`
 	// Border is for a relay that polls and has taken over from one that read a slot: the transactions that
 	// this snapshot sees are delivered, too. It is "" once Position is beyond the snapshot.
 	Border string `json:"border,omitempty"`
@@ -74,26 +70,37 @@ type Next struct {
 	LastEventID string       `json:"last_event_id"` // of the last of these records, for people
 }
 
-// TableOf is what a record remembers of the table that found polls, nil if it polls none.
-func TableOf(found cdc.Identity) *cdc.PolledTable {
-	if found.Poll == "" || found.Polled.OID == 0 {
-		return nil
+// First returns a first record at a position of the source that was found, which holder writes now.
+func First(name, holder string, found cdc.Identity, at cdc.Position, now time.Time) *Record {
+	r := &Record{
+		Name: name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Database: found.Database, Slot: found.Slot, Polled: found.Polled,
+		Position: at, Published: Seen(found), Holder: holder, Time: now.UTC(),
 	}
-	return &found.Polled
+	if found.Polled != nil && at != cdc.Numbered(1) {
+		// The relay begins behind rows that are there. A server that lacks the WAL of these rows can give
+		// their transaction ids to other rows.
+		r.WAL = found.Server
+	}
+	return r
 }
 
-// replaced reports whether found polls another table than the record was written for.
-func (r *Record) replaced(found *cdc.Identity) bool {
-	return r.Table != nil && found.Polled.OID != 0 && !found.Polled.Is(*r.Table)
+// Begun returns what becomes of r, which was intended, once the slot or the beginning that was found exists.
+func (r *Record) Begun(found cdc.Identity) *Record {
+	next := *r
+	next.Position, next.Timeline, next.Published = found.SlotFound.Confirmed, found.Timeline, Seen(found)
+	if found.Polled != nil {
+		c := *r.Copy
+		c.Border = found.Border
+		next.Copy, next.Border, next.WAL = &c, found.Border, found.Server
+	}
+	return &next
 }
 
-// FirstWAL is the WAL of a first record at a position. If the relay begins behind rows that are there, a server
-// that lacks the WAL of these rows can give their transaction ids to other rows.
-func FirstWAL(found cdc.Identity, at cdc.Position) cdc.LSN {
-	if found.Poll == "" || at == cdc.Numbered(1) {
-		return 0
+// Pass drops the border once r is beyond it: all transactions that were open then are delivered.
+func (r *Record) Pass() {
+	if b, err := cdc.ParseSnapshot(r.Border); err == nil && r.Position >= cdc.Numbered(b.XMax) {
+		r.Border = ""
 	}
-	return found.Server
 }
 
 // Follow takes over what stays the same when a process takes the slot and writes r: from base, which the source was judged
@@ -201,10 +208,18 @@ func decode(key string, value []byte) (*Record, error) {
 	return r, nil
 }
 
+// reads is the slot or the strategy.
+func (r *Record) reads() string {
+	if r.Polled != nil {
+		return r.Polled.Strategy
+	}
+	return r.Slot
+}
+
 // check returns an error for a record that must not be stored.
 func (r *Record) check() error {
 	for _, f := range []struct{ name, value string }{
-		{"name", r.Name}, {"system_identifier", r.SystemID}, {"slot", cmp.Or(r.Slot, r.Poll)}, {"database", r.Database},
+		{"name", r.Name}, {"system_identifier", r.SystemID}, {"slot", r.reads()}, {"database", r.Database},
 	} {
 		if f.value == "" {
 			return errors.New(f.name + " is missing")
@@ -220,16 +235,16 @@ func (r *Record) check() error {
 		return errors.New("timeline must be at least 1 (got 0)")
 	case r.Position == 0:
 		return errors.New("position must not be 0")
-	case !r.Intended() && r.Position.IsNumber() != (r.Poll != ""):
-		return fmt.Errorf("position must be a number if poll is set, and otherwise an LSN (got %s)", r.Position)
+	case !r.Intended() && r.Position.IsNumber() != (r.Polled != nil):
+		return fmt.Errorf("position must be a number if polled is set, and otherwise an LSN (got %s)", r.Position)
 	case r.Time.UTC().Year() < 0 || r.Time.UTC().Year() > 9999:
 		return fmt.Errorf("time must be in the years 0 to 9999, in UTC (got %d)", r.Time.UTC().Year())
-	case r.Poll != "" && (r.Slot != "" || r.Copies(OriginSnapshot) || r.Published != nil):
-		return errors.New("a record with poll must have neither slot nor snapshot nor published")
-	case r.Poll == "" && (r.WAL != 0 || r.Border != "" || r.XIDColumn != "" || r.Table != nil):
-		return errors.New("a record without poll must have neither wal nor border nor xid_column nor table")
-	case r.Table != nil && (r.Table.OID == 0 || r.Table.Database == 0 || !utf8.ValidString(r.Table.Name)):
-		return fmt.Errorf("table must have a name and two OIDs (got %+v)", *r.Table)
+	case r.Polled != nil && (r.Slot != "" || r.Copies(OriginSnapshot) || r.Published != nil):
+		return errors.New("a record with polled must have neither slot nor snapshot nor published")
+	case r.Polled == nil && (r.WAL != 0 || r.Border != ""):
+		return errors.New("a record without polled must have neither wal nor border")
+	case r.Polled != nil && !utf8.ValidString(r.Polled.Table):
+		return fmt.Errorf("polled.table is not UTF-8: %q", r.Polled.Table)
 	case r.Next != nil && r.Next.Commit == 0:
 		return errors.New("next.commit must not be 0")
 	case r.Next != nil && r.Next.Rows < 0:

@@ -132,7 +132,7 @@ func (r *Refusal) token() string {
 	f := &r.Found
 	switch rec := r.Record; {
 	case r.Reason == TableReplaced: // the position moves as below
-		fmt.Fprintf(h, "%s\n%q %q %v %v\n", r.Reason, rec.Name, rec.SystemID, *rec.Table, f.Polled)
+		fmt.Fprintf(h, "%s\n%q %q %v %v\n", r.Reason, rec.Name, rec.SystemID, *rec.Polled, *f.Polled)
 	case r.KeepsPosition():
 		// The position and the epoch move while this gap stays, because a running relay that finds
 		// it writes a last checkpoint.
@@ -142,13 +142,14 @@ func (r *Refusal) token() string {
 		var forked bool
 		if rec != nil {
 			fmt.Fprintf(h, "%q %d %s %s %q %d %q %q\n", rec.Name, rec.Epoch, rec.Position, rec.reach(),
-				rec.SystemID, rec.Timeline, rec.Database, cmp.Or(rec.Poll, rec.Slot))
+				rec.SystemID, rec.Timeline, rec.Database, rec.reads())
 			if c := rec.Copy; c != nil {
 				fmt.Fprintf(h, "%s %d\n", c.Origin, c.Rows)
 			}
 			end, forked = fork(f, rec.Timeline)
 		}
-		fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, cmp.Or(f.Poll, f.Slot), forked, end)
+		_, name := f.Reader()
+		fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, name, forked, end)
 		fmt.Fprintf(h, "%v %s %v %q\n", f.SlotFound.Exists, f.SlotFound.Confirmed, lost(&f.SlotFound), f.SlotFound.Invalidation)
 	}
 	if r.Reason == OtherTables {
@@ -222,7 +223,7 @@ func (r *Refusal) found() string {
 		return fmt.Sprintf("slot %q is lost (%s), and no checkpoint belongs to it", f.Slot, why(&f.SlotFound))
 	}
 	key := fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.Position)
-	if rec.Poll != "" && rec.WAL != 0 {
+	if rec.Polled != nil && rec.WAL != 0 {
 		key = fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.WAL)
 	}
 	switch r.Reason {
@@ -230,9 +231,9 @@ func (r *Refusal) found() string {
 		was, is := r.Sources()
 		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", is, rec.Key(), was)
 	case TableReplaced:
-		was, is := rec.Table, &f.Polled
+		was, is := rec.Polled, f.Polled
 		return fmt.Sprintf("table %s is another table (OID %d of database OID %d) than %s (OID %d of database OID %d), which %s was written for",
-			is.Name, is.OID, is.Database, was.Name, was.OID, was.Database, key)
+			is.Table, is.OID, is.Database, was.Table, was.OID, was.Database, key)
 	case OtherSystem:
 		return fmt.Sprintf("the server has the system identifier %s, but %s was written for %s, another server", f.SystemID, key, rec.SystemID)
 	case OtherDatabase:
@@ -304,11 +305,11 @@ func (r *Refusal) gap() string {
 
 // Claims reports whether workers claim the rows. Then the table says what is not delivered, and no row is
 // left out, whatever the server has lost.
-func (r *Refusal) Claims() bool { return r.Found.Claims }
+func (r *Refusal) Claims() bool { return r.Found.Polled != nil && r.Found.Polled.Claims }
 
 // Polls reports whether one of the two sources polls.
 func (r *Refusal) Polls() bool {
-	return r.Found.Poll != "" || r.Record != nil && r.Record.Poll != ""
+	return r.Found.Polled != nil || r.Record != nil && r.Record.Polled != nil
 }
 
 // Recoverable reports whether a recover can close the gap with a new beginning: the slot is gone, or the
@@ -326,7 +327,7 @@ func (r *Refusal) Recoverable() bool {
 
 // OtherStrategy reports whether a relay that polls has another strategy than before.
 func (r *Refusal) OtherStrategy() bool {
-	return r.Record != nil && r.Found.Poll != r.Record.Poll && r.Found.Poll != "" && r.Record.Poll != ""
+	return r.Record != nil && r.Record.Polled != nil && r.Found.Polled != nil && r.Record.Polled.Strategy != r.Found.Polled.Strategy
 }
 
 // ChangesSource reports whether the configuration names another source than the record.
@@ -334,5 +335,5 @@ func (r *Refusal) ChangesSource() bool { return r.Record != nil && !r.Record.of(
 
 // Sources names what the record was written for, and what was found.
 func (r *Refusal) Sources() (was, found string) {
-	return sourceName(r.Record.Poll, r.Record.XIDColumn, r.Record.Slot), sourceName(r.Found.Poll, r.Found.XIDColumn, r.Found.Slot)
+	return sourceName(r.Record.Polled, r.Record.Slot), sourceName(r.Found.Polled, r.Found.Slot)
 }

@@ -27,7 +27,10 @@ type Run struct {
 	// Checkpoint is the topic of the checkpoints, or empty.
 	Checkpoint string
 	Rows       table.Source // the tables' rows
-	Claims     bool         // workers claim the rows, so a refused row waits in the table
+	// Retries says what happens to a row that cannot be published before its event goes where Kafka's
+	// settings say, and Retried when walpost does not read such a row again; "" for a source that reads
+	// each row once.
+	Retries, Retried string
 }
 
 // Check looks at every precondition of a run and changes nothing. It examines both sides at the

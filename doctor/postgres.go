@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
@@ -57,7 +55,7 @@ func checkPostgres(parent context.Context, cfg *replication.Config, within, paus
 		return x.Found
 	}
 	defer pg.Close(sql)
-	x.OK("connection", "connected to %s", endpoint(sql))
+	x.OK("connection", "connected to %s", pg.Endpoint(sql))
 	f, err := cfg.Names().Describe(ctx, sql)
 	if err != nil {
 		fail("catalog", err)
@@ -89,13 +87,6 @@ func checkPostgres(parent context.Context, cfg *replication.Config, within, paus
 		}
 	}
 	return x.Found
-}
-
-func endpoint(conn *pgconn.PgConn) string {
-	if c := conn.Conn(); c != nil && c.RemoteAddr() != nil && c.RemoteAddr().String() != "" {
-		return c.RemoteAddr().String()
-	}
-	return "Postgres"
 }
 
 func failed(found []Finding) bool {

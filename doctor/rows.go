@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -122,14 +123,8 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) {
 
 // badRow says what becomes of a row that gives no record, and what to do.
 func (s *sampler) badRow() string {
-	switch explain := ": walpost explain shows what is wrong with the row. "; {
-	case s.run.Claims:
-		return "A row like this one is retried as source.poll.attempts says, delays its key meanwhile, and then " + fate(s.run.Kafka) + explain +
-			"If finished_at of the row is set, walpost doesn't read it again: repair or delete the row to clear this warning."
-	default:
-		return "A row like this one " + fate(s.run.Kafka) + explain +
-			"If walpost has already skipped or parked the event, or has written it to the dead letter topic, repair or delete the row to clear this warning."
-	}
+	retried := cmp.Or(s.run.Retried, "If walpost has already skipped or parked the event, or has written it to the dead letter topic,")
+	return "A row like this one " + s.run.Retries + fate(s.run.Kafka) + ": walpost explain shows what is wrong with the row. " + retried + " repair or delete the row to clear this warning."
 }
 
 // read routes what a selection reads, on a connection of its own: one that a timeout ended reads nothing more.

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/condition"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -35,6 +37,29 @@ type Facts struct {
 	Guards []string
 	// Unique says that no two rows have the same order number, as far as an index or a sequence tells.
 	Unique bool
+}
+
+// checkWithin bounds Check: one connection, which may try several hosts, and some short questions.
+const checkWithin = 30 * time.Second
+
+// Check looks at every condition in the database. It is what walpost check shows.
+func (s *Settings) Check(ctx context.Context) []condition.Finding {
+	ctx, cancel := context.WithTimeout(ctx, checkWithin)
+	defer cancel()
+	l := condition.List{Side: condition.Postgres}
+	conn, err := s.DB.ConnectSQL(ctx)
+	if err != nil {
+		l.Fail("connection", fix.ByWords(fault.Hint(err)), "%s", err)
+		return l.Found
+	}
+	defer pg.Close(conn)
+	l.OK("connection", "connected to %s", pg.Endpoint(conn))
+	f, err := s.Describe(ctx, conn)
+	if err != nil {
+		l.Fail("catalog", fix.ByWords(fault.Hint(err)), "%s", err)
+		return l.Found
+	}
+	return append(l.Found, s.Conditions(f)...)
 }
 
 // Describe reads the facts.

@@ -69,6 +69,15 @@ func (c *Config) Validate() (found conf.Problems) {
 	return found
 }
 
+// Counts says what the positions of the source count. It does not name the table.
+func (c *Config) Counts() *cdc.Polled {
+	p := &cdc.Polled{Strategy: c.Strategy, Claims: c.Claims()}
+	if !p.Claims {
+		p.XIDColumn = c.XIDColumn
+	}
+	return p
+}
+
 // Settings are all that a Source needs.
 type Settings struct {
 	Config

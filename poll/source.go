@@ -138,13 +138,10 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 
 func (s *Settings) identity(f *Facts) cdc.Identity {
 	server := &f.Server
-	column := s.XIDColumn
-	if s.Claims() {
-		column = "" // no position speaks of it
-	}
+	polled := s.Counts()
+	polled.Table, polled.OID, polled.Database = s.Table.String(), f.Table.OID, server.DatabaseOID
 	return cdc.Identity{
-		SystemID: server.SystemID, Timeline: server.Timeline, Database: server.Database, Poll: s.Strategy, Claims: s.Claims(), XIDColumn: column,
-		Polled: cdc.PolledTable{Name: s.Table.String(), OID: f.Table.OID, Database: server.DatabaseOID},
+		SystemID: server.SystemID, Timeline: server.Timeline, Database: server.Database, Polled: polled,
 		Server: server.LSN, Recovering: server.Recovery, Time: server.Now, Started: server.Started,
 	}
 }

@@ -50,9 +50,9 @@ func (b *badEvents) unroutable(ev *cdc.Event, commit cdc.Position, row int, err 
 }
 
 // named gives an event of the stream its token. A row of the table has none, and a row that is claimed. And it says whether the
-// dead letter topic refused the event, and how the event was read.
+// dead letter topic refused the event.
 func (b *badEvents) named(bad *BadEvent) *BadEvent {
-	bad.Letter, bad.Polled = b.cfg.Poison.IsTopic(bad.Topic), b.found.Poll != ""
+	bad.Letter = b.cfg.Poison.IsTopic(bad.Topic)
 	bad.Recover = b.cfg.Copying != nil && b.cfg.Copying.Origin == checkpoint.OriginRecover
 	if bad.Commit != 0 && b.keeper == nil {
 		bad.Token = b.haltOf(bad).Token

@@ -87,11 +87,7 @@ func (c *connector) inUse(found cdc.Identity) {
 	c.report(func() {
 		if c.sess == nil {
 			c.worked = true
-			what := "slot " + found.Slot + " is in use"
-			if found.Poll != "" {
-				what = "the table is polled for this relay"
-			}
-			c.l.to(inUse, fmt.Sprintf("%s by server process %d: waiting for it", what, found.SlotFound.ActivePID))
+			c.l.to(inUse, found.InUse()+": waiting for it")
 		}
 	})
 }

@@ -258,7 +258,7 @@ func TestAnUnfinishedChangeOfTheSourceIsNotContinuedOnAServerThatWentBack(t *tes
 		lostSlot(t, w)
 		rec := w.record()
 		was := *rec
-		was.Poll, was.Slot, was.Position, was.WAL, was.Next, was.Published = "cursor", "", cdc.Numbered(7), rec.Position.LSN()+1<<30, nil, nil
+		was.Polled, was.Slot, was.Position, was.WAL, was.Next, was.Published = &cdc.Polled{Strategy: "cursor"}, "", cdc.Numbered(7), rec.Position.LSN()+1<<30, nil, nil
 		rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.Position, Was: &was}
 		w.do(func() { w.records[rec.HolderKey()] = rec.Encode() })
 		var begun []*checkpoint.Copy

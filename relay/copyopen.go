@@ -265,18 +265,10 @@ func (r *opener) openFor(ctx context.Context, rec *checkpoint.Record) (sess Sess
 	if sess, err = r.cfg.Copying.Tables.Open(ctx); err != nil {
 		return nil, nil, err
 	}
-	slot := sess.Identity().SlotFound
-	if !slot.Exists {
-		return sess, nil, nil
+	if found := sess.Identity(); found.SlotFound.Exists {
+		base = rec.Begun(found)
 	}
-	of := *rec
-	of.Position, of.Timeline, of.Published = slot.Confirmed, sess.Identity().Timeline, checkpoint.Seen(sess.Identity())
-	if found := sess.Identity(); found.Poll != "" {
-		c := *rec.Copy
-		c.Border = found.Border
-		of.Copy, of.Border, of.WAL = &c, found.Border, found.Server
-	}
-	return sess, &of, nil
+	return sess, base, nil
 }
 
 // openKnown is openFor for a slot that rec knows, or that nobody knows.

@@ -206,12 +206,9 @@ func (r *opener) judgeLoss(ctx context.Context, err error) error {
 	return nil
 }
 
-// record returns a first record at lsn of the source that was found.
-func (r *opener) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record {
-	return &checkpoint.Record{
-		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Poll: found.Poll, XIDColumn: found.XIDColumn, Table: checkpoint.TableOf(found),
-		Database: found.Database, Position: lsn, WAL: checkpoint.FirstWAL(found, lsn), Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
-	}
+// record returns a first record at a position of the source that was found.
+func (r *opener) record(found cdc.Identity, at cdc.Position) *checkpoint.Record {
+	return checkpoint.First(r.cfg.Name, r.holder, found, at, time.Now())
 }
 
 // accept steps over the gap that refused names, if it is the one gap that the configuration

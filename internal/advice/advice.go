@@ -236,7 +236,7 @@ func (a *advised) polled(gap *checkpoint.Refusal) {
 		return
 	case gap.Reason == checkpoint.TableReplaced:
 		a.say("%s, walpost continues at its position, so it delivers no row of an older transaction.", accepting)
-	case gap.Found.Poll == "":
+	case gap.Found.Polled == nil:
 		a.say("%s, walpost starts at the position of the slot, so it delivers no row that was committed before.", accepting)
 	default:
 		a.say("%s, walpost starts with the transactions that are open at that moment, so it delivers no row that was committed before.", accepting)

@@ -110,13 +110,12 @@ func TestTheAdviceAboutAPolledTable(t *testing.T) {
 		"from polling, and a failover": {reason: checkpoint.TimelineForked, was: "cursor", offers: []string{verify, accept, closes}, says: "cannot start any more"},
 	} {
 		gap := gapOf(c.reason)
-		gap.Record.Poll, gap.Found.Poll, gap.Found.Claims = c.was, c.is, c.claims
-		for poll, slot := range map[*string]*string{&gap.Record.Poll: &gap.Record.Slot, &gap.Found.Poll: &gap.Found.Slot} {
-			if *poll != "" {
-				*slot = ""
-			}
+		if c.was != "" {
+			gap.Record.Slot, gap.Record.Polled = "", &cdc.Polled{Strategy: c.was, Table: "public.outbox"}
 		}
-		gap.Record.Table = &cdc.PolledTable{Name: "public.outbox"}
+		if c.is != "" {
+			gap.Found.Slot, gap.Found.Polled = "", &cdc.Polled{Strategy: c.is, Table: "public.outbox", Claims: c.claims}
+		}
 		text, offers := of(t, gap)
 		if !slices.Equal(offers, c.offers) || !strings.Contains(text, c.says) || c.claims && strings.Contains(text, "replay") {
 			t.Errorf("%s: offers %q, must be %q: %s", name, offers, c.offers, text)
@@ -142,7 +141,7 @@ func TestAnErrorWithoutAGapStaysAsItIs(t *testing.T) {
 	if err := Of(rec.Unfinished()); !fault.NeedsPerson(err) || !strings.Contains(fault.Hint(err), "walpost recover continues it") {
 		t.Errorf("%v: %s", err, fault.Hint(err))
 	}
-	rec.Copy.Was = &checkpoint.Record{Poll: "claim"}
+	rec.Copy.Was = &checkpoint.Record{Polled: &cdc.Polled{Strategy: "claim"}}
 	if err := Of(rec.Unfinished()); !strings.Contains(err.Error(), `from the table, with source.poll.strategy claim to slot "walpost"`) || !strings.Contains(fault.Hint(err), `If the configuration names slot "walpost", recover finishes`) {
 		t.Errorf("%v: %s", err, fault.Hint(err))
 	}

@@ -300,3 +300,11 @@ func leaves(err error) []error {
 	}
 	return []error{err}
 }
+
+// Endpoint names the server that conn is connected to.
+func Endpoint(conn *pgconn.PgConn) string {
+	if c := conn.Conn(); c != nil && c.RemoteAddr() != nil && c.RemoteAddr().String() != "" {
+		return c.RemoteAddr().String()
+	}
+	return "Postgres"
+}

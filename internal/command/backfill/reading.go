@@ -11,7 +11,6 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/table"
-	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/replication"
 )
 
@@ -22,12 +21,14 @@ type reading struct {
 	spec     checkpoint.Copy
 	left     []*table.Table // rows, if not nil, reads the first
 	rows     *table.Rows
-	ordered  string                            // name of the order in which rows come
-	streamed *rowSet                           // the rows that the stream will give; nil if the reading is of a moment before the stream
-	border   *cdc.Snapshot                     // sees the rows that a source that polls will not give; nil: all are asked for
-	equal    []*cdc.Relation                   // tables that streamed says nothing about
-	leaveOut func(ev *cdc.Event) (bool, error) // nil: nothing
-	given    uint64                            // how many rows Next has returned
+	ordered  string        // name of the order in which rows come
+	streamed *rowSet       // the rows that the stream will give; nil if the reading is of a moment before the stream
+	border   *cdc.Snapshot // sees the rows that a source that polls will not give; nil: all are asked for
+	// xidColumn has the transaction ids of the rows, for border.
+	xidColumn string
+	equal     []*cdc.Relation                   // tables that streamed says nothing about
+	leaveOut  func(ev *cdc.Event) (bool, error) // nil: nothing
+	given     uint64                            // how many rows Next has returned
 }
 
 // read begins to read the rows that c asks for, as a snapshot sees them, or as they are now if it is "".
@@ -104,9 +105,9 @@ func (r *reading) next(rows *table.Rows) (*cdc.Event, error) {
 	for {
 		ev, err := rows.Next()
 		if ev != nil && err == nil && r.border != nil {
-			xid, err := strconv.ParseUint(string(ev.Row.Values[ev.Row.Relation.Index(r.XIDColumn)].Bytes), 10, 64)
+			xid, err := strconv.ParseUint(string(ev.Row.Values[ev.Row.Relation.Index(r.xidColumn)].Bytes), 10, 64)
 			if err != nil {
-				return nil, fmt.Errorf("column %s: %w", r.XIDColumn, err)
+				return nil, fmt.Errorf("column %s: %w", r.xidColumn, err)
 			}
 			if !r.border.Sees(xid) {
 				continue
@@ -129,8 +130,8 @@ func (r *reading) asked() table.Selection {
 	if r.spec.After > 0 {
 		sel.Behind = &table.Behind{From: r.spec.After}
 	}
-	if was := r.spec.Polled(); was != nil && was.Poll == poll.Cursor {
-		sel.Behind = &table.Behind{Column: was.XIDColumn, From: was.Position.Number(), Border: was.Border}
+	if was := r.spec.Polled(); was != nil && was.Polled.XIDColumn != "" {
+		sel.Behind = &table.Behind{Column: was.Polled.XIDColumn, From: was.Position.Number(), Border: was.Border}
 	}
 	return sel
 }

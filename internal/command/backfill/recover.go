@@ -94,7 +94,7 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 		when = "at " + gap.Since.Format(time.RFC3339Nano)
 		since = gap.Since.Add(-rc.Overlap)
 	}
-	polled := gap.Reason == checkpoint.OtherSource && gap.Record.Poll != "" && begun == nil || begun != nil && begun.Polled() != nil
+	polled := gap.Reason == checkpoint.OtherSource && gap.Record.Polled != nil && begun == nil || begun != nil && begun.Polled() != nil
 	switch {
 	case polled:
 		since = time.Time{}
@@ -127,7 +127,7 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 		rc.say("slot %s is kept, and walpost run continues from it", rc.Slot)
 		return since, nil
 	}
-	if gap.Found.Poll != "" {
+	if gap.Found.Polled != nil {
 		return since, rc.ask("Read the table by polling from now on?", "Nothing was changed.")
 	}
 	question := fmt.Sprintf("Create a new slot %s", rc.Slot)

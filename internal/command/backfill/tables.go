@@ -13,7 +13,6 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/table"
-	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -22,10 +21,9 @@ import (
 // Tables reads the rows of the tables, for package relay.
 type Tables struct {
 	Source *replication.Source // opens sessions, and reads ahead of the slot
-	// Polled opens the sessions instead if it is not nil. XIDColumn has the transaction ids of the rows then.
-	Polled    *poll.Source
-	XIDColumn string
-	From      table.Source
+	// Begin opens the sessions instead if it is not nil. They need no slot, and their Identity has a border.
+	Begin func(ctx context.Context) (relay.Session, error)
+	From  table.Source
 	// Columns says which columns of a table the event id and the key come from.
 	Columns func(rel *cdc.Relation) router.Columns
 	// OrderColumn orders rows, and TimeColumn leaves out rows that are too old, if the server keeps no commit times.
@@ -103,14 +101,10 @@ func (t *Tables) order(ctx context.Context, reader *table.Reader, from *table.Ta
 	return o, nil
 }
 
-// Open makes the slot where it is missing or lost, with a snapshot of the rows before it. A source that polls makes a border instead.
+// Open makes the slot where it is missing or lost, with a snapshot of the rows before it, or calls Begin.
 func (t *Tables) Open(ctx context.Context) (relay.Session, error) {
-	if t.Polled != nil {
-		session, err := t.Polled.OpenAtBorder(ctx)
-		if err != nil {
-			return nil, err // not session, as below
-		}
-		return session, nil
+	if t.Begin != nil {
+		return t.Begin(ctx)
 	}
 	session, err := t.Source.OpenExporting(ctx)
 	if err != nil {
@@ -140,7 +134,7 @@ func (t *Tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 	case !streams:
 		var border cdc.Snapshot
 		border, err = cdc.ParseSnapshot(c.Border)
-		r.border = &border
+		r.border, r.xidColumn = &border, sess.Identity().Polled.XIDColumn
 	case snapshot == "":
 		err = r.readAhead(ctx, session.Began())
 	}

@@ -2,6 +2,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ type Config struct {
 	From        table.Source
 	Router      *router.Router
 	OrderColumn string        // orders the newest rows; "" orders them by transaction
-	Polled      bool          // the relay reads the table, and not the WAL
+	Halted      string        // what to do if a row that is in the table halts run; "" if the WAL keeps the row
 	Kafka       *kafka.Config // nil if the records do not go to Kafka
 	Compression string        // of the records
 }
@@ -103,11 +104,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 			x.Problem, x.Option, x.Column = "the row filter of the publication leaves the row out: only rows with "+e.table.Filter+" are published", "", ""
 			x.Hint = "walpost check prints the SQL that removes the filter."
 		case x.Problem != "" && opts.JSON == nil:
-			advice := storedRow
-			if e.Polled {
-				advice = polledRow
-			}
-			x.Hint = strings.TrimSpace(x.Hint + " " + advice)
+			x.Hint = strings.TrimSpace(x.Hint + " " + cmp.Or(e.Halted, storedRow))
 		}
 		if err := show(x); err != nil {
 			return err
@@ -115,12 +112,9 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 	}
 }
 
-// One of these is added to the hint of a problem if the row is in the table, as the hint of a halt does.
-const (
-	storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
-		"repair the configuration, or skip the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
-	polledRow = "If run is halted by this row, repair the configuration, or update or delete the row. Then start walpost again: walpost reads the row once more."
-)
+// storedRow is added to the hint of a problem if the row is in the table, as the hint of a halt does.
+const storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
+	"repair the configuration, or skip the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
 
 type explainer struct {
 	Config

@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -107,5 +108,15 @@ func TestTheColumnIsTheOrderOfAPolledTable(t *testing.T) {
 		all[1].Timestamp = all[0].Timestamp.Add(-2 * time.Second)
 		w.send(all...)
 		w.wants(w.verify(), 0)
+	}
+}
+
+// A row can have any id, such as one of another server.
+func TestARowOfAnUnknownTransactionIsNotDelivered(t *testing.T) {
+	at := Reached{Position: cdc.Numbered(5), Border: cdc.Snapshot{XMin: 7, XMax: 7}}
+	for xid, want := range map[uint64]bool{4: true, 6: true, 7: false, 1 << 63: false, math.MaxUint64: false} {
+		if got := at.has(xid); got != want {
+			t.Errorf("%d: %v", xid, got)
+		}
 	}
 }

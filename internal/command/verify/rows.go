@@ -110,7 +110,7 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 				return err
 			}
 			if !v.reached.has(e.xid) {
-				v.newest = max(v.newest, cdc.Numbered(e.xid))
+				v.newest = max(v.newest, e.xid)
 			}
 			wrote = e.xid
 		}

@@ -76,7 +76,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
@@ -161,10 +160,10 @@ type verifier struct {
 	before, after      func(table, eventID string) Place // of Elsewhere, around the reading of the topics
 	buf                []byte
 
-	reached Reached      // of Polled: at first before the tables are read, then when wait ended
-	newest  cdc.Position // of the rows that reached does not have, the newest transaction; 0 for none
-	ofKey   offsets      // for Polled: the records of one key that are not duplicates
-	repeats offsets      // for Polled: the records of one key that a stretch repeats
+	reached Reached // of Polled: at first before the tables are read, then when wait ended
+	newest  uint64  // of the rows that reached does not have, the newest transaction; 0 for none
+	ofKey   offsets // for Polled: the records of one key that are not duplicates
+	repeats offsets // for Polled: the records of one key that a stretch repeats
 }
 
 // A checkedTable is a table whose rows are compared.

@@ -34,7 +34,7 @@ type Reached struct {
 
 // has reports whether the rows of a transaction are delivered.
 func (r *Reached) has(xid uint64) bool {
-	return r.Unknown == "" && (cdc.Numbered(xid) < r.Position || r.Border.Sees(xid))
+	return r.Unknown == "" && (xid < r.Position.Number() || r.Border.Sees(xid))
 }
 
 // A progress is how far the relay has come, at one look.
@@ -67,7 +67,7 @@ func (v *verifier) wait(ctx context.Context, slot cdc.LSN) (string, error) {
 		}
 		if !said {
 			if v.Polled != nil {
-				v.Say(fmt.Sprintf("waiting until the relay has delivered transaction %s, whose rows were read; it has delivered all transactions below %s", v.newest, now.at))
+				v.Say(fmt.Sprintf("waiting until the relay has delivered transaction %d, whose rows were read; it has delivered all transactions below %s", v.newest, now.at))
 			} else {
 				v.Say(fmt.Sprintf("waiting until slot %s has passed %s, where the rows were read; it is at %s", v.Slot, slot, now.at))
 			}
@@ -93,7 +93,7 @@ func (v *verifier) look(ctx context.Context, conn *pgconn.PgConn, slot cdc.LSN) 
 		return progress{lost: v.reached.Unknown}, false, err
 	}
 	now.at = v.reached.Position
-	if passed = v.newest == 0 || now.at > v.newest; passed {
+	if passed = v.newest == 0 || now.at.Number() > v.newest; passed {
 		// A position says nothing if its ids are from another history of the server.
 		now.lost, err = v.Polled.Refused(ctx)
 		v.reached.Unknown = now.lost
@@ -121,7 +121,7 @@ func (v *verifier) stalled(ctx context.Context, now progress, slot cdc.LSN) (str
 		why, err := v.Polled.Refused(ctx)
 		if v.reached.Unknown = why; why == "" && err == nil {
 			why, err = v.Polled.Stalled(ctx, now.at)
-			why = fmt.Sprintf("for %s the relay has delivered only the transactions below %s, and rows of transaction %s were read (%s)", v.Wait, now.at, v.newest, why)
+			why = fmt.Sprintf("for %s the relay has delivered only the transactions below %s, and rows of transaction %d were read (%s)", v.Wait, now.at, v.newest, why)
 		}
 		return why, err
 	}

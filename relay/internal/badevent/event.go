@@ -23,7 +23,6 @@ type Event struct {
 	Row     int           // its number in the transaction, or in the reading of the table, from 1
 	Topic   string        // the topic that refused the record; "" if the event cannot be routed
 	Token   string        // what walpost skip calls this event; "" if it cannot be skipped: a row of the table, or a claimed one
-	Polled  bool          // the source reads the table, also for events of the stream
 	Recover bool          // a recover reads the rows
 	Letter  bool          // Topic is the dead letter topic, which refused the event's letter
 	Because cdc.Reason    // "" if the sink cannot write at all
@@ -74,7 +73,7 @@ func (e *Event) Repair() string {
 	if e.Keyless {
 		repair = "The event is not parked, because walpost parks only events of the stream that have a known key. " + repair
 	}
-	if (e.Commit == 0 || e.Polled) && e.Table != nil {
+	if (e.Commit == 0 || e.Commit.IsNumber()) && e.Table != nil {
 		start := "start walpost"
 		if e.Recover {
 			start = "run " + fault.Command("recover")

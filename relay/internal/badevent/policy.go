@@ -131,7 +131,7 @@ func (p *Poison) Halted(names *Names, halts, skips map[string]*checkpoint.Halt, 
 		}
 		reason := cmp.Or(h.Reason, cdc.Unroutable)
 		if names.Readable(h) && h.Commit >= start && asked == nil && !p.Buries(reason, h.Topic) && (h.Keyless || !p.Parks(reason, h.Topic)) {
-			bad := &Event{Table: tableOf(h), Commit: h.Commit, Token: h.Token, Letter: letter, Polled: names.Found.Poll != ""}
+			bad := &Event{Table: tableOf(h), Commit: h.Commit, Token: h.Token, Letter: letter}
 			return fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), bad.Hint(), bad.Commands()...)
 		}
 	}

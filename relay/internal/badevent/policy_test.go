@@ -13,7 +13,7 @@ import (
 // was written, and a source that polls reads the row again.
 func TestAHaltOfAnotherSourceIsNone(t *testing.T) {
 	wal := cdc.Identity{SystemID: "7", Timeline: 2, History: []cdc.Fork{{Timeline: 1, End: 1000}}, Database: "shop", Slot: "walpost"}
-	polls := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor"}
+	polls := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Polled: &cdc.Polled{Strategy: "cursor"}}
 	inWAL, inMessage := "An UPDATE or DELETE of the row changes nothing", "The WAL keeps the message as it was written"
 	for name, c := range map[string]struct {
 		found cdc.Identity
@@ -23,7 +23,7 @@ func TestAHaltOfAnotherSourceIsNone(t *testing.T) {
 		"of the WAL":                  {wal, func(*checkpoint.Halt) {}, inWAL},
 		"of a message":                {wal, func(h *checkpoint.Halt) { h.Table = cdc.Messages("a.b").String() }, inMessage},
 		"of an unknown table":         {wal, func(h *checkpoint.Halt) { h.Table = "" }, inWAL},
-		"of a table that is polled":   {polls, func(h *checkpoint.Halt) { h.Slot = "" }, "Or update or delete the row."},
+		"of a table that is polled":   {polls, func(h *checkpoint.Halt) { h.Slot, h.Commit = "", cdc.Numbered(2000) }, "Or update or delete the row."},
 		"before a promotion":          {wal, func(h *checkpoint.Halt) { h.Timeline, h.Commit = 1, 999 }, inWAL},
 		"behind the promotion":        {wal, func(h *checkpoint.Halt) { h.Timeline, h.Commit = 1, 1000 }, ""},
 		"of a newer timeline":         {wal, func(h *checkpoint.Halt) { h.Timeline = 3 }, ""},

@@ -1,13 +1,13 @@
-package doctor
+package poll
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/poll"
 )
 
 // What may keep walpost from writing to a row, or make the order of rows unclear, is known before the first row.
@@ -20,25 +20,25 @@ func TestThePolledTableIsExamined(t *testing.T) {
 	}
 	const order = "ALTER TABLE outbox DROP COLUMN seq; ALTER TABLE outbox ADD COLUMN seq bigint NOT NULL DEFAULT 0"
 	for name, c := range map[string]struct{ strategy, sql, want string }{
-		"nothing":                            {poll.Delete, "SELECT 1", ""},
-		"a trigger before updates":           {poll.Claim, guard("UPDATE"), "trigger guard of table public.outbox"},
-		"a trigger for another column":       {poll.Claim, guard("UPDATE OF payload"), ""},
-		"a trigger before deletes":           {poll.Delete, guard("DELETE"), "trigger guard of table public.outbox"},
-		"a trigger before deletes and claim": {poll.Claim, guard("DELETE"), ""},
-		"a trigger before inserts":           {poll.Delete, guard("INSERT"), ""},
-		"a rule":                             {poll.Delete, "CREATE RULE keep AS ON DELETE TO outbox DO INSTEAD NOTHING", "rule keep of table public.outbox"},
-		"an order without an index":          {poll.Claim, order, "the order of such rows is not defined"},
-		"a unique order":                     {poll.Claim, order + "; CREATE UNIQUE INDEX ON outbox (seq)", ""},
-		"a trigger beside the cursor":        {poll.Cursor, guard("UPDATE"), ""},
+		"nothing":                            {Delete, "SELECT 1", ""},
+		"a trigger before updates":           {Claim, guard("UPDATE"), "trigger guard of table public.outbox"},
+		"a trigger for another column":       {Claim, guard("UPDATE OF payload"), ""},
+		"a trigger before deletes":           {Delete, guard("DELETE"), "trigger guard of table public.outbox"},
+		"a trigger before deletes and claim": {Claim, guard("DELETE"), ""},
+		"a trigger before inserts":           {Delete, guard("INSERT"), ""},
+		"a rule":                             {Delete, "CREATE RULE keep AS ON DELETE TO outbox DO INSTEAD NOTHING", "rule keep of table public.outbox"},
+		"an order without an index":          {Claim, order, "the order of such rows is not defined"},
+		"a unique order":                     {Claim, order + "; CREATE UNIQUE INDEX ON outbox (seq)", ""},
+		"a trigger beside the cursor":        {Cursor, guard("UPDATE"), ""},
 	} {
 		dsn := server.Database(t)
-		set := poll.Settings{Config: poll.DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pg.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
+		set := Settings{Config: DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pg.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
 		set.Strategy, set.XIDColumn = c.strategy, "xid"
 		server.Exec(t, dsn, "CREATE TABLE outbox (id text, key text, payload text, at timestamptz, seq bigint GENERATED ALWAYS AS IDENTITY)", c.sql)
 		server.Exec(t, dsn, set.SetupSQL(nil))
 		var warnings string
-		for _, f := range CheckPolling(t.Context(), &set) {
-			if f.Verdict != OK {
+		for _, f := range set.Check(t.Context()) {
+			if f.Verdict != condition.OK {
 				warnings += f.Why + "\n"
 			}
 		}
@@ -54,7 +54,7 @@ func TestTheIndexOfTransactionsIsDemanded(t *testing.T) {
 	server := testenv.Postgres(t, "14")
 	dsn := server.Database(t)
 	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
-	set := poll.Settings{Config: poll.DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pg.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
+	set := Settings{Config: DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pg.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
 	set.XIDColumn = "xid"
 	server.Exec(t, dsn, "CREATE TABLE outbox (id text, key text, payload text, at timestamptz, seq bigint GENERATED ALWAYS AS IDENTITY)", set.SetupSQL(nil), "DROP INDEX outbox_xid_seq_idx")
 	for _, c := range []struct {
@@ -70,8 +70,8 @@ func TestTheIndexOfTransactionsIsDemanded(t *testing.T) {
 	} {
 		server.Exec(t, dsn, "CREATE INDEX other ON outbox "+c.index)
 		var fixes string
-		for _, f := range CheckPolling(t.Context(), &set) {
-			if f.Verdict == Fail {
+		for _, f := range set.Check(t.Context()) {
+			if f.Verdict == condition.Fail {
 				fixes += f.Fix.Text(f.Provider)
 			}
 		}
