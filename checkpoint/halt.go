@@ -25,10 +25,10 @@ type Halt struct {
 	Timeline uint32       `json:"timeline"` // the one that the event was written on
 	Database string       `json:"database"`
 	Slot     string       `json:"slot"`
-	Commit   cdc.Position `json:"commit"`   // of the commit record of the event's transaction
-	Row      int          `json:"row"`      // number of the event in the transaction, from 1
-	Table    string       `json:"table"`    // "" for a message
-	EventID  string       `json:"event_id"` // "" if the event has none
+	Commit   cdc.Position `json:"commit_lsn"` // of the commit record of the event's transaction
+	Row      int          `json:"row"`        // number of the event in the transaction, from 1
+	Table    string       `json:"table"`      // "" for a message
+	EventID  string       `json:"event_id"`   // "" if the event has none
 	Topic    string       `json:"topic,omitempty"`
 	Reason   cdc.Reason   `json:"reason,omitempty"` // "" if a version before dead letters wrote the Halt
 	Error    string       `json:"error,omitempty"`

@@ -35,7 +35,7 @@ type Record struct {
 	Timeline uint32       `json:"timeline"`
 	Slot     string       `json:"slot"`
 	Database string       `json:"database"`
-	Position cdc.Position `json:"position"` // of the source: everything before it is delivered and acknowledged
+	Position cdc.Position `json:"lsn"` // of the source: everything before it is delivered and acknowledged
 	// Polled is the table of a source that polls, nil for a source that reads a slot. If it polls, WAL is
 	// the LSN before which everything delivered was written, 0 if that does not matter.
 	Polled *cdc.Polled `json:"polled,omitempty"`
@@ -64,8 +64,8 @@ type Record struct {
 // Next says how much of the first transaction behind the record's Position is acknowledged: its first
 // Rows records. Some of these may have been passed over because walpost skip asked.
 type Next struct {
-	Commit      cdc.Position `json:"commit"`              // of its commit record, as Begin carries it
-	CommitEnd   cdc.Position `json:"commit_end,omitzero"` // 0 until its Commit is read
+	Commit      cdc.Position `json:"commit_lsn"`              // of its commit record, as Begin carries it
+	CommitEnd   cdc.Position `json:"commit_end_lsn,omitzero"` // 0 until its Commit is read
 	Rows        int          `json:"rows"`
 	LastEventID string       `json:"last_event_id"` // of the last of these records, for people
 }
@@ -234,7 +234,7 @@ func (r *Record) check() error {
 	case r.Timeline == 0:
 		return errors.New("timeline must be at least 1 (got 0)")
 	case r.Position == 0:
-		return errors.New("position must not be 0")
+		return errors.New("lsn must not be 0")
 	case !r.Intended() && r.Position.IsNumber() != (r.Polled != nil):
 		return fmt.Errorf("position must be a number if polled is set, and otherwise an LSN (got %s)", r.Position)
 	case r.Time.UTC().Year() < 0 || r.Time.UTC().Year() > 9999:
@@ -246,7 +246,7 @@ func (r *Record) check() error {
 	case r.Polled != nil && !utf8.ValidString(r.Polled.Table):
 		return fmt.Errorf("polled.table is not UTF-8: %q", r.Polled.Table)
 	case r.Next != nil && r.Next.Commit == 0:
-		return errors.New("next.commit must not be 0")
+		return errors.New("next.commit_lsn must not be 0")
 	case r.Next != nil && r.Next.Rows < 0:
 		return fmt.Errorf("next.rows must be at least 0 (got %d)", r.Next.Rows)
 	case r.Copy != nil && r.Next != nil:

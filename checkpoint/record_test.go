@@ -37,8 +37,8 @@ func publishes() cdc.Published {
 func TestARecordIsStoredLikeThis(t *testing.T) {
 	const key = "shop.walpost/7.2c1f"
 	const value = `{"version":2,"name":"shop.walpost","epoch":7,"system_identifier":"7564103926847123456","timeline":3,` +
-		`"slot":"walpost","database":"shop","position":"16/B374D848","next":{"commit":"16/B374E000",` +
-		`"commit_end":"16/B374E030","rows":2,"last_event_id":"7f3"},` +
+		`"slot":"walpost","database":"shop","lsn":"16/B374D848","next":{"commit_lsn":"16/B374E000",` +
+		`"commit_end_lsn":"16/B374E030","rows":2,"last_event_id":"7f3"},` +
 		`"published":{"publication":"walpost","oid":16410,"xmin":740,"tables":[{"name":"public.outbox","oid":16400,` +
 		`"entries":[{"by":"table","oid":16411,"xmin":740}]},{"name":"sales.outbox","oid":16402,"entries":[` +
 		`{"by":"schema","oid":16412,"xmin":740},{"by":"all tables"}]}],"lsn":"16/B374D900","time":"2026-11-20T11:59:50Z"},` +
@@ -125,7 +125,7 @@ func TestWhatIsNotUnderstoodIsAnError(t *testing.T) {
 		{"something behind", key, value + "{}", "after top-level value"},
 		{"no version", key, edit(`"version":2,`, ``), "version is missing"},
 		{"a later version", key, edit(`"version":2`, `"version":3`), "version 3 is unknown"},
-		{"a later version, of which nothing else is known", key, `{"version":3,"position":{"at":1}}`, "version 3 is unknown"},
+		{"a later version, of which nothing else is known", key, `{"version":3,"lsn":{"at":1}}`, "version 3 is unknown"},
 		{"version 0", key, edit(`"version":2`, `"version":0`), "version 0 is unknown"},
 		{"version 1", key, edit(`"version":2`, `"version":1`), "version 1 is unknown"},
 		{"a publication without an OID", key, edit(`"oid":16410`, `"oid":0`), "published.oid"},
@@ -134,8 +134,8 @@ func TestWhatIsNotUnderstoodIsAnError(t *testing.T) {
 		{"a field of next that it does not have", key, edit(`"rows":2`, `"rows":2,"x":1`), "unknown field"},
 		{"an LSN that is none", key, edit(`16/B374D848`, `16-B374D848`), "not a position"},
 		{"an LSN that is a number", key, edit(`"16/B374D848"`, `97523456072`), "cannot unmarshal"},
-		{"no position", key, edit(`"position":"16/B374D848",`, ``), "position must not be 0"},
-		{"an empty next", key, edit(value[strings.Index(value, `{"commit"`):strings.Index(value, `,"published"`)], `{}`), "next.commit must"},
+		{"no LSN", key, edit(`"lsn":"16/B374D848",`, ``), "lsn must not be 0"},
+		{"an empty next", key, edit(value[strings.Index(value, `{"commit_lsn"`):strings.Index(value, `,"published"`)], `{}`), "next.commit_lsn must"},
 		{"rows below 0", key, edit(`"rows":2`, `"rows":-1`), "next.rows"},
 		{"no system", key, edit(`"7564103926847123456"`, `""`), "system_identifier is missing"},
 		{"no slot", key, edit(`"slot":"walpost",`, ``), "slot is missing"},
@@ -269,9 +269,9 @@ func TestOneUnreadableRecordIsEnough(t *testing.T) {
 // FuzzDecode looks for a value that panics, or is taken and can not be written and read again.
 func FuzzDecode(f *testing.F) {
 	f.Add("shop.walpost/7.2c1f", aRecord().Encode())
-	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","position":"0/1","run_id":"","time":"0001-01-01T00:00:00Z"}`))
-	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","position":"0/1","run_id":"","time":"2026-11-20T12:00:00+01:00"}`))
-	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","position":"0/1","run_id":"","time":"0000-01-01T00:00:00+23:59"}`))
+	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0001-01-01T00:00:00Z"}`))
+	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"2026-11-20T12:00:00+01:00"}`))
+	f.Add("a/1.", []byte(`{"version":2,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0000-01-01T00:00:00+23:59"}`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		r, err := Decode(key, value)
 		if err != nil {

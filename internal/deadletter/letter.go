@@ -108,7 +108,7 @@ const (
 	hError       = prefix + "error"
 	hTable       = prefix + "table"
 	hID          = prefix + "id"
-	hCommit      = prefix + "commit"
+	hCommit      = prefix + "commit_lsn"
 	hRow         = prefix + "row"
 	hCommitTime  = prefix + "commit_time"
 	hTopic       = prefix + "topic"

@@ -39,10 +39,10 @@ type View struct {
 	AcceptedGaps []AcceptedGap `json:"accepted_gaps"` // not closed yet, oldest first; the cleanup removes nothing
 
 	Position struct {
-		Received   cdc.Position `json:"received"`
-		Safe       cdc.Position `json:"safe"`
-		Checkpoint cdc.Position `json:"checkpoint"`
-		Confirmed  cdc.Position `json:"confirmed"`
+		Received   string `json:"received"`
+		Safe       string `json:"safe"`
+		Checkpoint string `json:"checkpoint"`
+		Confirmed  string `json:"confirmed"`
 	} `json:"position"`
 
 	Window struct {
@@ -159,11 +159,11 @@ func deadCommands(token string) []string {
 // A Halt is the event that a relay is halted by, and what it still delivers.
 type Halt struct {
 	EventID  string          `json:"event_id"`
-	Table    string          `json:"table"`  // "" for a message
-	Commit   cdc.Position    `json:"commit"` // of its transaction; 0 for a row that was read from the table
-	Row      int             `json:"row"`    // its number in the transaction, from 1
-	Token    string          `json:"token"`  // for walpost skip; "" for a row that was read from the table
-	Topic    string          `json:"topic"`  // that refused it; "" where it cannot be routed
+	Table    string          `json:"table"`      // "" for a message
+	Commit   cdc.Position    `json:"commit_lsn"` // of its transaction; 0 for a row that was read from the table
+	Row      int             `json:"row"`        // its number in the transaction, from 1
+	Token    string          `json:"token"`      // for walpost skip; "" for a row that was read from the table
+	Topic    string          `json:"topic"`      // that refused it; "" where it cannot be routed
 	Error    string          `json:"error"`
 	Hint     string          `json:"hint"`
 	Repair   string          `json:"repair"`   // the part of the hint that passes over no event
@@ -263,7 +263,14 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 	if s.Poll != nil {
 		v.Source.Database = s.Identity.Database
 	}
-	v.Position.Received, v.Position.Safe, v.Position.Checkpoint, v.Position.Confirmed = s.Received, s.Safe, s.Checkpoint, s.Confirmed
+	position := func(p cdc.Position) string {
+		if p == 0 && s.Poll == nil {
+			return cdc.LSN(0).String()
+		}
+		return p.String()
+	}
+	v.Position.Received, v.Position.Safe = position(s.Received), position(s.Safe)
+	v.Position.Checkpoint, v.Position.Confirmed = position(s.Checkpoint), position(s.Confirmed)
 	v.Window.Events, v.Window.Bytes, v.Window.Full = s.Window.Events, int64(s.Window.Bytes), s.WindowFull.Seconds()
 	for _, d := range s.NewestDead {
 		v.NewestDead = append(v.NewestDead, deadView{d, deadCommands(d.Token)})

@@ -71,7 +71,7 @@ type BadEvent struct {
 	Topic      string          `json:"topic"`
 	Attempts   int             `json:"attempts"`
 	CommitTime time.Time       `json:"commit_time"`
-	Commit     cdc.Position    `json:"commit,omitzero"`
+	Commit     cdc.Position    `json:"commit_lsn,omitzero"`
 	Version    string          `json:"version"`
 	Partition  int32           `json:"letter_partition"`
 	Offset     int64           `json:"letter_offset"`
