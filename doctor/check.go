@@ -22,7 +22,7 @@ type Run struct {
 	Source *replication.Source
 	Router *router.Router
 	Kafka  *sink.Config // nil if records go elsewhere
-	// Postgres replaces CheckPostgres for a source that has no slot; nil otherwise.
+	// Postgres replaces checkPostgres for a source that has no slot; nil otherwise.
 	Postgres func(ctx context.Context) []Finding
 	// Checkpoint is the topic of the checkpoints, or empty.
 	Checkpoint string
@@ -52,12 +52,12 @@ func Check(ctx context.Context, run Run) []Finding {
 		if run.Postgres != nil {
 			database = run.Postgres(ctx)
 		} else {
-			database = CheckPostgres(ctx, run.Source.Config())
+			database = checkPostgres(ctx, run.Source.Config())
 		}
 	})
 	if run.Kafka != nil {
 		all.Go(func() {
-			kafka = CheckKafka(ctx, *run.Kafka, run.Checkpoint, run.Name, func() Expected {
+			kafka = checkKafka(ctx, *run.Kafka, run.Checkpoint, run.Name, func() Expected {
 				known.Wait()
 				return want
 			})
@@ -68,7 +68,7 @@ func Check(ctx context.Context, run Run) []Finding {
 	return slices.Concat(database, clock, rows, kafka)
 }
 
-// databaseClock compares the database's clock with this machine's: how far it is ahead, nil if that is not known. CheckPostgres
+// databaseClock compares the database's clock with this machine's: how far it is ahead, nil if that is not known. checkPostgres
 // says that a database cannot be reached.
 func databaseClock(ctx context.Context, source *replication.Source) (ahead *time.Duration, found []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)

@@ -43,15 +43,15 @@ type Expected struct {
 }
 
 const (
-	// askTimeout bounds one step of CheckKafka, and topicsTimeout all steps after the brokers have answered.
+	// askTimeout bounds one step of checkKafka, and topicsTimeout all steps after the brokers have answered.
 	askTimeout    = 10 * time.Second
 	topicsTimeout = 30 * time.Second
 )
 
-// CheckKafka looks at the Kafka side of the conditions. cfg is valid, checkpoint is the topic of the checkpoints, or empty, and name is
+// checkKafka looks at the Kafka side of the conditions. cfg is valid, checkpoint is the topic of the checkpoints, or empty, and name is
 // the relay's name. It changes nothing: it only asks whether topics could be created. It calls expected once it has looked at the brokers, also if
 // it cannot reach them. Then it takes topicsTimeout at most.
-func CheckKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, expected func() Expected) []Finding {
+func checkKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, expected func() Expected) []Finding {
 	c := kafkaCheck{cfg: cfg, now: time.Now}
 	var err error
 	if c.cl, err = cfg.NewClient(); err != nil {

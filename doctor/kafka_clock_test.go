@@ -92,7 +92,7 @@ func TestClocksAreCompared(t *testing.T) {
 				rt.Partitions = append(rt.Partitions, p)
 				resp.Topics = append(resp.Topics, rt)
 			})
-			got := lines(CheckKafka(t.Context(), config(f.ListenAddrs()), "", "n", func() Expected { return Expected{DatabaseAhead: &c.source} }))
+			got := lines(checkKafka(t.Context(), config(f.ListenAddrs()), "", "n", func() Expected { return Expected{DatabaseAhead: &c.source} }))
 			for _, want := range c.want {
 				if !regexp.MustCompile(want).MatchString(got) {
 					t.Errorf("no %q in\n%s", want, got)
@@ -124,7 +124,7 @@ func TestADatabaseAheadOfTheControllerFailsTopics(t *testing.T) {
 		resp.Topics = append(resp.Topics, rt)
 	})
 	ahead := 20 * time.Second // 70 s ahead of the brokers
-	got := lines(CheckKafka(t.Context(), config(f.ListenAddrs()), "", "n", func() Expected {
+	got := lines(checkKafka(t.Context(), config(f.ListenAddrs()), "", "n", func() Expected {
 		return Expected{DatabaseAhead: &ahead, Topics: map[string]Traffic{"a": {}}}
 	}))
 	has(t, got, "topic a timestamps: FAIL: message.timestamp.after.max.ms is 1m0s and the database's clock is 1m")

@@ -26,7 +26,7 @@ func patient(t testing.TB) context.Context {
 	return ctx
 }
 
-// config is what a run gives to CheckKafka.
+// config is what a run gives to checkKafka.
 func config(brokers []string) sink.Config {
 	cfg := sink.DefaultConfig()
 	cfg.Brokers, cfg.WindowEvents, cfg.WindowBytes = brokers, 50_000, 64<<20

@@ -174,7 +174,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 				traffic[c.topics] = Traffic{Largest: 100}
 			}
 			check := func() []Finding {
-				return bad(CheckKafka(t.Context(), config(i), c.cp, "n", func() Expected { return Expected{Topics: traffic} }))
+				return bad(checkKafka(t.Context(), config(i), c.cp, "n", func() Expected { return Expected{Topics: traffic} }))
 			}
 			// ACLs take effect a moment after they are made.
 			as := func(found []Finding) bool {
@@ -273,7 +273,7 @@ func TestRealTopicSettingsAreJudgedAndMended(t *testing.T) {
 		t.Run(c.key, func(t *testing.T) {
 			topic := k.Topic(t, 1, map[string]string{c.key: c.value})
 			judged := func() (bad []Finding) {
-				for _, f := range CheckKafka(t.Context(), config(k.Brokers()), "", "n", func() Expected { return Expected{Topics: map[string]Traffic{topic: c.traffic}} }) {
+				for _, f := range checkKafka(t.Context(), config(k.Brokers()), "", "n", func() Expected { return Expected{Topics: map[string]Traffic{topic: c.traffic}} }) {
 					if f.Verdict != OK && strings.HasPrefix(f.Name, "topic ") {
 						bad = append(bad, f)
 					}
@@ -352,7 +352,7 @@ func TestRealDeletedCheckpointsAreFound(t *testing.T) {
 	}
 	lost := &statelog.LostRecords{Topic: topic, Name: "n", Start: 1}
 	found := func(name string) string {
-		return lines(CheckKafka(t.Context(), config(k.Brokers()), topic, name, func() Expected { return Expected{} }))
+		return lines(checkKafka(t.Context(), config(k.Brokers()), topic, name, func() Expected { return Expected{} }))
 	}
 	has(t, found("n"), "checkpoint topic "+topic+": FAIL: "+lost.Error(), "--accept-gap="+lost.GapToken())
 	hasNot(t, found("other"), "FAIL")

@@ -12,7 +12,7 @@ import (
 	"github.com/walpost/walpost/internal/statelog"
 )
 
-// topicSettings are the settings of a topic that CheckKafka judges.
+// topicSettings are the settings of a topic that checkKafka judges.
 var topicSettings = []string{
 	"max.message.bytes", "min.insync.replicas", "unclean.leader.election.enable", "compression.type",
 	"message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "message.timestamp.difference.max.ms",

@@ -22,7 +22,7 @@ import (
 // looked is what Check finds, a line for each finding and one more for its fix.
 func looked(t testing.TB, cfg sink.Config, topics map[string]Traffic, cp string) string {
 	t.Helper()
-	return lines(CheckKafka(t.Context(), cfg, cp, "n", func() Expected { return Expected{Topics: topics} }))
+	return lines(checkKafka(t.Context(), cfg, cp, "n", func() Expected { return Expected{Topics: topics} }))
 }
 
 func lines(found []Finding) string {
@@ -133,7 +133,7 @@ func TestCheckStopsAtAddressesThatAreWrong(t *testing.T) {
 		resp.Brokers = append(resp.Brokers, b)
 		return resp, nil, true
 	})
-	found := CheckKafka(t.Context(), config(c.ListenAddrs()), "", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} })
+	found := checkKafka(t.Context(), config(c.ListenAddrs()), "", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} })
 	if len(found) != 1 || found[0].Name != "broker 4" || found[0].Verdict != Fail {
 		t.Error(lines(found))
 	}
@@ -229,7 +229,7 @@ func TestCheckGivesUpBrokersThatAreSilent(t *testing.T) {
 	asked := false
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	found := CheckKafka(ctx, config(c.ListenAddrs()), "", "n", func() Expected { asked = true; return Expected{} })
+	found := checkKafka(ctx, config(c.ListenAddrs()), "", "n", func() Expected { asked = true; return Expected{} })
 	if len(found) != 1 || found[0].Verdict != Fail || !strings.HasPrefix(found[0].Name, "broker 127") {
 		t.Error(lines(found))
 	}
@@ -251,7 +251,7 @@ func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
 	// On a busy machine, the brokers can take longer to answer at first.
 	for limit := 4 * time.Second; limit < time.Minute && !strings.Contains(got, "brokers: ok"); limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		got = lines(CheckKafka(ctx, config(c.ListenAddrs()), "cp", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} }))
+		got = lines(checkKafka(ctx, config(c.ListenAddrs()), "cp", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} }))
 		cancel()
 	}
 	has(t, got, "brokers: ok", "broker settings: ok: not checked", "idempotent producing: FAIL: the brokers assign no producer id: no answer", "topic a: FAIL: the brokers do not answer", "checkpoint topic cp: FAIL")

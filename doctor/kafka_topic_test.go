@@ -295,7 +295,7 @@ func TestCheckSaysHowTopicsComeToBe(t *testing.T) {
 		t.Run(is.name, func(t *testing.T) {
 			cfg := config(c.ListenAddrs())
 			cfg.Topics.Create = is.create
-			found := CheckKafka(t.Context(), cfg, "walpost.checkpoints", "n", func() Expected { return Expected{Patterns: is.patterns} })
+			found := checkKafka(t.Context(), cfg, "walpost.checkpoints", "n", func() Expected { return Expected{Patterns: is.patterns} })
 			has(t, lines(found), is.want)
 		})
 	}

@@ -28,14 +28,14 @@ type examination struct {
 	settings
 }
 
-// CheckPostgres looks at every precondition in the database and does not stop at the first problem. If the server does not answer,
+// checkPostgres looks at every precondition in the database and does not stop at the first problem. If the server does not answer,
 // this is a finding after half a minute, or when the time that ctx gives is over.
-func CheckPostgres(ctx context.Context, cfg *replication.Config) []Finding {
-	return checkPostgres(ctx, cfg, examineWithin, walPause)
+func checkPostgres(ctx context.Context, cfg *replication.Config) []Finding {
+	return checkPostgresWithin(ctx, cfg, examineWithin, walPause)
 }
 
-// checkPostgres ends after within; pause is between the two looks at the WAL.
-func checkPostgres(parent context.Context, cfg *replication.Config, within, pause time.Duration) []Finding {
+// checkPostgresWithin ends after within; pause is between the two looks at the WAL.
+func checkPostgresWithin(parent context.Context, cfg *replication.Config, within, pause time.Duration) []Finding {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(parent, within)
 	defer cancel()

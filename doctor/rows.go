@@ -36,7 +36,7 @@ func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found 
 	run.Router.SetRunID("00000000-0000-7000-8000-000000000000") // as long as a real one
 	reader, err := s.open(ctx)
 	if err != nil {
-		return s.topics, nil // CheckPostgres says why the database cannot be reached, or the table not be read
+		return s.topics, nil // checkPostgres says why the database cannot be reached, or the table not be read
 	}
 	tables, timed := reader.Tables(), reader.KeepsCommitTimes()
 	reader.Close()

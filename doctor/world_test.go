@@ -72,10 +72,10 @@ func (w *world) open() error {
 	return err
 }
 
-// examine is CheckPostgres without the pause in which the rate of WAL is measured.
+// examine is checkPostgres without the pause in which the rate of WAL is measured.
 func (w *world) examine() []Finding {
 	w.Helper()
-	return checkPostgres(w.Context(), &w.cfg, time.Minute, time.Millisecond)
+	return checkPostgresWithin(w.Context(), &w.cfg, time.Minute, time.Millisecond)
 }
 
 // slotOf makes a slot of the world's name by SQL, as somebody else would.

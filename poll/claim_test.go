@@ -403,7 +403,7 @@ func TestAStopGivesBackWhatIsNotInFlight(t *testing.T) {
 func TestStrategiesAndNamesThatDoNotFitAreRefused(t *testing.T) {
 	t.Parallel()
 	w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
-	w.exec(XIDColumnSQL(outbox, "xid"))
+	w.exec(xidColumnSQL(outbox, "xid"))
 	w.worker(nil)
 	w.refuses(map[string]func(*Settings){
 		"source.poll.strategy claim": func(s *Settings) { s.Strategy, s.Name = Delete, "other" },
@@ -427,10 +427,10 @@ func TestLostRightsAreWaitedOutAndCountNoAttempt(t *testing.T) {
 		as := func(s *Settings) { s.DB = ipg.Database{DSN: dsn.String()} }
 		set := w.set
 		as(&set)
-		if _, err := NewSource(set).Open(t.Context(), true, false); err == nil || fault.Retryable(err) || !strings.Contains(fault.Hint(err), w.set.ClaimingRights(role)) {
+		if _, err := NewSource(set).Open(t.Context(), true, false); err == nil || fault.Retryable(err) || !strings.Contains(fault.Hint(err), w.set.claimingRights(role)) {
 			t.Fatalf("without the right: %v (hint: %s)", err, fault.Hint(err))
 		}
-		w.exec(w.set.ClaimingRights(role))
+		w.exec(w.set.claimingRights(role))
 		a := w.worker(as)
 		w.exec(insert("k", "k1"))
 		a.want("k1")
@@ -446,7 +446,7 @@ func TestLostRightsAreWaitedOutAndCountNoAttempt(t *testing.T) {
 		if _, err := a.Check(t.Context()); !fault.Retryable(err) {
 			t.Fatalf("checked: %v", err)
 		}
-		w.exec(w.set.ClaimingRights(role))
+		w.exec(w.set.claimingRights(role))
 		a.connect(false)
 		a.want("")
 		if got, want := w.state(), map[string]string{Claim: "k1+", Delete: ""}[strategy]; got != want {

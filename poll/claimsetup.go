@@ -91,8 +91,8 @@ func (s *Settings) claimIndexSQL(how, keyColumn string, f *Facts) (sql []string)
 	return sql
 }
 
-// ClaimingRights is the SQL of the rights that a worker needs beside reading.
-func (s *Settings) ClaimingRights(role string) string {
+// claimingRights is the SQL of the rights that a worker needs beside reading.
+func (s *Settings) claimingRights(role string) string {
 	names := make([]string, len(claimColumns))
 	for i, c := range claimColumns {
 		names[i] = c.name
@@ -127,10 +127,10 @@ func (s *Settings) claimNeeds(l *condition.List, f *Facts) {
 		if f.Updatable {
 			what = "delete from"
 		}
-		l.Unmet(condition.Privilege, "writing "+t.Table.String(), fix.BySQL(s.ClaimingRights(f.Server.Role)), "role %s may not %s %s", f.Server.Role, what, t.Table)
+		l.Unmet(condition.Privilege, "writing "+t.Table.String(), fix.BySQL(s.claimingRights(f.Server.Role)), "role %s may not %s %s", f.Server.Role, what, t.Table)
 	}
 }
 
-// MissingIndexes is the SQL of the indexes that the table does not have, "" for none. Without them each
+// missingIndexes is the SQL of the indexes that the table does not have, "" for none. Without them each
 // look reads all rows.
-func (s *Settings) MissingIndexes(f *Facts) string { return strings.Join(s.indexSQL(f), "\n") }
+func (s *Settings) missingIndexes(f *Facts) string { return strings.Join(s.indexSQL(f), "\n") }

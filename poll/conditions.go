@@ -171,7 +171,7 @@ func (s *Settings) needs(l *condition.List, f *Facts) {
 	column := pg.QuoteIdent(s.XIDColumn)
 	switch i := rel.Index(s.XIDColumn); {
 	case i < 0:
-		fail(xid, fix.BySQL(XIDColumnSQL(t.Table, s.XIDColumn)), "table %s has no column %s", t.Table, s.XIDColumn)
+		fail(xid, fix.BySQL(xidColumnSQL(t.Table, s.XIDColumn)), "table %s has no column %s", t.Table, s.XIDColumn)
 	case rel.Columns[i].BaseName != "xid8":
 		misconfigured(xid, fix.ByWords("Name a column of the type xid8."), "column %s of %s has the type %s, not xid8", s.XIDColumn, t.Table, rel.Columns[i].TypeName)
 	case !strings.Contains(rel.Columns[i].Default, "pg_current_xact_id()"):
@@ -187,11 +187,11 @@ func (s *Settings) needs(l *condition.List, f *Facts) {
 func (s *Settings) costs(l *condition.List, f *Facts) {
 	switch {
 	case s.Claims():
-		if sql := s.MissingIndexes(f); sql != "" {
+		if sql := s.missingIndexes(f); sql != "" {
 			l.Warn("index of unfinished rows", fix.BySQL(sql), "table %s has no index on its undelivered rows: each poll reads all rows", s.Table)
 		}
 	case !f.Index:
-		l.Fail("index of transactions", fix.BySQL(s.MissingIndexes(f)),
+		l.Fail("index of transactions", fix.BySQL(s.missingIndexes(f)),
 			"table %s has no index on (%s, %s): walpost would read the rows of a large transaction again for every page", s.Table, s.XIDColumn, s.OrderColumn)
 	}
 	if rel := f.Table.Relation; (!f.CommitTimes || s.Claims()) && rel.Index(s.TimeColumn) < 0 {
@@ -225,7 +225,7 @@ func (s *Settings) costs(l *condition.List, f *Facts) {
 	}
 }
 
-// XIDColumnSQL adds the column that source.poll.xid_column names.
-func XIDColumnSQL(t pg.Table, column string) string {
+// xidColumnSQL adds the column that source.poll.xid_column names.
+func xidColumnSQL(t pg.Table, column string) string {
 	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8 NOT NULL DEFAULT pg_current_xact_id();", t.SQL(), pg.QuoteIdent(column))
 }

@@ -95,7 +95,7 @@ func (s *Settings) setupTable(f *Facts) (steps []outboxtable.Step) {
 		}
 	}
 	if s.XIDColumn != "" && rel.Index(s.XIDColumn) < 0 {
-		add("The id of the transaction that writes a row. The application leaves it out of its INSERT.", "%s", XIDColumnSQL(s.Table, s.XIDColumn))
+		add("The id of the transaction that writes a row. The application leaves it out of its INSERT.", "%s", xidColumnSQL(s.Table, s.XIDColumn))
 	}
 	if f == nil || !f.Notify && !f.Prepares {
 		add(`Wakes walpost when rows are inserted. Commits of transactions that notify wait for each other, so
@@ -138,7 +138,7 @@ func (s *Settings) MissingRights(has RoleFacts, role string) (sql string) {
 		sql += pg.ReadingRights(s.Table, role) + "\n"
 	}
 	if s.Claims() && !has.Writes {
-		sql += s.ClaimingRights(role) + "\n"
+		sql += s.claimingRights(role) + "\n"
 	}
 	return sql
 }

@@ -268,7 +268,7 @@ func (j *judgement) columns(t *pg.TableFacts) {
 			"column %s of %s is generated: publication %s does not send it", strings.Join(generated, ", "), t.Table, j.cfg.Publication)
 	}
 	if len(unlisted) > 0 {
-		j.lose(name, fix.BySQL(j.cfg.RepublishSQL(t.Table)), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
+		j.lose(name, fix.BySQL(j.cfg.republishSQL(t.Table)), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
 	}
 	if lacks := slices.DeleteFunc(slices.Clone(all), func(c string) bool { return slices.Contains(needs, c) }); len(lacks) > 0 && !j.Has(name) && published != nil {
 		j.Warn(name, append(fix.Fix{fix.Words("To include it in the records:")}, j.publishWhole(t)...),
@@ -277,9 +277,9 @@ func (j *judgement) columns(t *pg.TableFacts) {
 	j.Met(name, "%s has %s", t.Table, strings.Join(all, ", "))
 }
 
-// RepublishSQL publishes all columns of a table, and leaves the other tables of the publication as they are,
+// republishSQL publishes all columns of a table, and leaves the other tables of the publication as they are,
 // which SET TABLE does not.
-func (c *Config) RepublishSQL(t pg.Table) string {
+func (c *Config) republishSQL(t pg.Table) string {
 	return fmt.Sprintf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[2]s; COMMIT;", pg.QuoteIdent(c.Publication), t.SQL())
 }
 
@@ -309,7 +309,7 @@ func (j *judgement) publication(tableMissing bool) {
 func (j *judgement) publishes(p *pg.Publication) {
 	const name = "publication"
 	pub := pg.QuoteIdent(j.cfg.Publication)
-	publish := fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.PublishSetting())
+	publish := fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.publishSetting())
 	if !p.Insert && len(j.f.Tables) > 0 {
 		j.lose(name, fix.BySQL(publish), "publication %s does not publish inserts", j.cfg.Publication)
 	}
@@ -352,7 +352,7 @@ func (j *judgement) configured(p pg.PublishedTable) bool {
 
 func (j *judgement) noPublication(tableMissing bool) {
 	const name = "publication"
-	make := fix.SQL(PublicationSQL(j.cfg.publishable(j.f)))
+	make := fix.SQL(publicationSQL(j.cfg.publishable(j.f)))
 	switch {
 	case j.foreign(): // slot says why it cannot be read
 	case j.known():

@@ -20,7 +20,7 @@ func (j *judgement) extras(p *pg.Publication) {
 	own := j.ownPublication()
 	only := own
 	if len(ours) > 0 { // no statement takes all tables out of a publication
-		only = append(own, fix.Words("Or, if no other relay and no subscriber reads publication "+j.cfg.Publication+" (they would lose events):"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, j.cfg.PublishedTables())))
+		only = append(own, fix.Words("Or, if no other relay and no subscriber reads publication "+j.cfg.Publication+" (they would lose events):"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, j.cfg.publishedTables())))
 	}
 	if j.lacksTable() {
 		only = append(fix.ByWords("When all configured tables exist:"), only...)
@@ -47,7 +47,7 @@ func (j *judgement) extras(p *pg.Publication) {
 		}
 	}
 	if len(operations) > 0 {
-		j.Warn("publication operations", j.publishLess(p, j.cfg.PublishSetting()),
+		j.Warn("publication operations", j.publishLess(p, j.cfg.publishSetting()),
 			"publication %s also publishes %s: Postgres sends them to walpost, too, for example when rows are cleaned up, and walpost ignores them", j.cfg.Publication, strings.Join(operations, ", "))
 	}
 }
@@ -96,7 +96,7 @@ func (j *judgement) leftOut(p *pg.Publication) {
 		}
 	}
 	if updates {
-		j.Warn("publication updates", append(fix.ByWords("Set source.publish to insert. Or:"), j.publishLess(p, j.cfg.PublishSetting())...),
+		j.Warn("publication updates", append(fix.ByWords("Set source.publish to insert. Or:"), j.publishLess(p, j.cfg.publishSetting())...),
 			"publication %s publishes no updates: a changed primary key produces no record, although source.publish has update", j.cfg.Publication)
 	}
 }
@@ -108,7 +108,7 @@ func (j *judgement) lacksTable() bool {
 
 // publishWhole publishes every row and column of a table.
 func (j *judgement) publishWhole(t *pg.TableFacts) fix.Fix {
-	whole := fix.BySQL(j.cfg.RepublishSQL(t.Table))
+	whole := fix.BySQL(j.cfg.republishSQL(t.Table))
 	if j.f.Slot != nil {
 		whole = append(whole, fix.Words("If walpost has run with this publication before, walpost run then halts once, because the publication was altered. Run walpost recover, and then walpost run."))
 	}
@@ -133,7 +133,7 @@ func (j *judgement) ownPublication() fix.Fix {
 		what = tables[0].Name
 	}
 	own.Publication += "_" + what
-	sql := fix.SQL(PublicationSQL(&own))
+	sql := fix.SQL(publicationSQL(&own))
 	if j.f.Slot == nil {
 		return fix.Fix{fix.Words("Create a separate publication for walpost and set source.publication:"), sql}
 	}

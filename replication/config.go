@@ -220,8 +220,8 @@ func (c *Config) publishable(f *pg.Facts) *Config {
 	return c
 }
 
-// PublishSetting is the publication's parameter publish.
-func (c *Config) PublishSetting() string {
+// publishSetting is the publication's parameter publish.
+func (c *Config) publishSetting() string {
 	if c.Updates() {
 		return "publish = 'insert, update'"
 	}

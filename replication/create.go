@@ -31,7 +31,7 @@ type madeSlot struct {
 // read it.
 func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, replace, export bool) (made madeSlot, err error) {
 	if f.Publication == nil {
-		publication := PublicationSQL(s.cfg.publishable(f))
+		publication := publicationSQL(s.cfg.publishable(f))
 		_, err := sql.Exec(ctx, publication).ReadAll()
 		switch state := pg.SQLState(err); {
 		case state == pg.StateDuplicate, state == pg.StateNotUnique:
@@ -200,8 +200,8 @@ func (s *Source) CheckRows(ctx context.Context) error {
 	})
 }
 
-// PublishedTables are the tables as a publication names them.
-func (c *Config) PublishedTables() string {
+// publishedTables are the tables as a publication names them.
+func (c *Config) publishedTables() string {
 	var names []string
 	for _, t := range c.tables() {
 		names = append(names, t.SQL())
@@ -209,15 +209,15 @@ func (c *Config) PublishedTables() string {
 	return strings.Join(names, ", ")
 }
 
-// PublicationSQL makes the publication: inserts only, unless updates are wanted, so that the application's updates and deletes
+// publicationSQL makes the publication: inserts only, unless updates are wanted, so that the application's updates and deletes
 // need no replica identity and cost nothing here; a partitioned table under its own name. Without tables it is empty: the server
 // sends messages whatever is published, but its output plugin does not work without a publication.
-func PublicationSQL(c *Config) string {
+func publicationSQL(c *Config) string {
 	tables := ""
-	if all := c.PublishedTables(); all != "" {
+	if all := c.publishedTables(); all != "" {
 		tables = " FOR TABLE " + all
 	}
-	return fmt.Sprintf("CREATE PUBLICATION %s%s WITH (%s, publish_via_partition_root = true);", pg.QuoteIdent(c.Publication), tables, c.PublishSetting())
+	return fmt.Sprintf("CREATE PUBLICATION %s%s WITH (%s, publish_via_partition_root = true);", pg.QuoteIdent(c.Publication), tables, c.publishSetting())
 }
 
 // slotSQL makes the slot by SQL. It must run after the publication is committed.

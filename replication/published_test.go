@@ -127,14 +127,14 @@ func TestATableThatIsPublishedWholeLeavesTheOthersAsTheyAre(t *testing.T) {
 				t.Fatal(err)
 			}
 			unmet := condition.Unmet(w.cfg.Conditions(f, true))
-			if hasList := f.Publication.Filter(f.Tables[0].Table) != ""; (len(unmet) > 0) != hasList || hasList && unmet[0].Fix.Text("") != w.cfg.RepublishSQL(f.Tables[0].Table) {
+			if hasList := f.Publication.Filter(f.Tables[0].Table) != ""; (len(unmet) > 0) != hasList || hasList && unmet[0].Fix.Text("") != w.cfg.republishSQL(f.Tables[0].Table) {
 				t.Errorf("unmet: %v", unmet)
 			}
 			return f.Publication
 		}
 		orders, before := ipg.Table{Schema: "public", Name: "orders"}, look()
 		const insert = "INSERT INTO orders SELECT gen_random_uuid()"
-		w.exec(insert, w.cfg.RepublishSQL(ipg.Table{Schema: "public", Name: "outbox"}), insert)
+		w.exec(insert, w.cfg.republishSQL(ipg.Table{Schema: "public", Name: "outbox"}), insert)
 		after := look()
 		if !reflect.DeepEqual(after.Table(orders), before.Table(orders)) || after.Filter(orders) != before.Filter(orders) {
 			t.Errorf("orders is %+v %q, was %+v %q", after.Table(orders), after.Filter(orders), before.Table(orders), before.Filter(orders))

@@ -165,7 +165,7 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 			what = "logical messages. They are in every publication, even in an empty publication.\n"
 		}
 		add("publication "+cfg.Publication, `What walpost reads: `+what+`Create it before the slot: a slot cannot read a publication that was created later.`,
-			PublicationSQL(cfg))
+			publicationSQL(cfg))
 	}
 	for _, t := range opts.Adds {
 		add("table "+t.String()+" in publication "+cfg.Publication, "The publication exists, but does not contain the new table.",

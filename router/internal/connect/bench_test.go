@@ -59,7 +59,7 @@ func BenchmarkNumbers(b *testing.B) {
 			b.ReportAllocs()
 			var dst []byte
 			for b.Loop() {
-				dst = AppendDouble(dst[:0], f)
+				dst = appendDouble(dst[:0], f)
 			}
 		})
 	}

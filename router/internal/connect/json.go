@@ -135,11 +135,11 @@ func (c *jsonConverter) append(dst []byte, s *Schema, v any) (_ []byte, err erro
 		}
 	case float64:
 		if s.Type == Float64 {
-			return appendJSONNumber(dst, v, AppendDouble(nil, v)), nil
+			return appendJSONNumber(dst, v, appendDouble(nil, v)), nil
 		}
 	case float32:
 		if s.Type == Float32 {
-			return appendJSONNumber(dst, float64(v), AppendFloat(nil, v)), nil
+			return appendJSONNumber(dst, float64(v), appendFloat(nil, v)), nil
 		}
 	case bool:
 		if s.Type == Boolean {

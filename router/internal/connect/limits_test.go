@@ -118,9 +118,9 @@ func essence(v any) any {
 		}
 		f, _ := strconv.ParseFloat(string(v), 64) //nolint:errcheck // beyond the range it is an infinity
 		if math.IsInf(f, 0) {
-			return string(AppendDouble(nil, f))
+			return string(appendDouble(nil, f))
 		}
-		return "double " + string(AppendDouble(nil, f))
+		return "double " + string(appendDouble(nil, f))
 	}
 	return v
 }

@@ -7,13 +7,13 @@ import (
 	"strconv"
 )
 
-// AppendDouble appends the text of Java's Double.toString: the shortest digits that read back as f.
+// appendDouble appends the text of Java's Double.toString: the shortest digits that read back as f.
 // Debezium's images run Java 21. Java 18 and older print more digits of some numbers:
 // testdata/numbers.txt has examples.
-func AppendDouble(dst []byte, f float64) []byte { return appendJava(dst, f, 64) }
+func appendDouble(dst []byte, f float64) []byte { return appendJava(dst, f, 64) }
 
-// AppendFloat appends the text of Java's Float.toString.
-func AppendFloat(dst []byte, f float32) []byte { return appendJava(dst, float64(f), 32) }
+// appendFloat appends the text of Java's Float.toString.
+func appendFloat(dst []byte, f float32) []byte { return appendJava(dst, float64(f), 32) }
 
 func appendJava(dst []byte, f float64, bits int) []byte {
 	switch {

@@ -16,10 +16,10 @@ func ourNumber(question string) string {
 	kind, text, _ := strings.Cut(question, "\t")
 	if kind == "float" {
 		f, _ := strconv.ParseFloat(text, 32) //nolint:errcheck // beyond the range it is an infinity
-		return string(AppendFloat(nil, float32(f)))
+		return string(appendFloat(nil, float32(f)))
 	}
 	f, _ := strconv.ParseFloat(text, 64) //nolint:errcheck // as above
-	return string(AppendDouble(nil, f))
+	return string(appendDouble(nil, f))
 }
 
 func (g generator) number() string {
@@ -120,12 +120,12 @@ func TestNumbersReadBack(t *testing.T) {
 	g := newGenerator(3)
 	for range 50_000 {
 		d := g.double()
-		if back, err := strconv.ParseFloat(strings.Replace(string(AppendDouble(nil, d)), "Infinity", "Inf", 1), 64); err != nil || back != d && !math.IsNaN(d) {
-			t.Fatalf("%v becomes %s", d, string(AppendDouble(nil, d)))
+		if back, err := strconv.ParseFloat(strings.Replace(string(appendDouble(nil, d)), "Infinity", "Inf", 1), 64); err != nil || back != d && !math.IsNaN(d) {
+			t.Fatalf("%v becomes %s", d, string(appendDouble(nil, d)))
 		}
 		f := g.float()
-		if back, err := strconv.ParseFloat(strings.Replace(string(AppendFloat(nil, f)), "Infinity", "Inf", 1), 32); err != nil || float32(back) != f && f == f {
-			t.Fatalf("%v becomes %s", f, string(AppendFloat(nil, f)))
+		if back, err := strconv.ParseFloat(strings.Replace(string(appendFloat(nil, f)), "Infinity", "Inf", 1), 32); err != nil || float32(back) != f && f == f {
+			t.Fatalf("%v becomes %s", f, string(appendFloat(nil, f)))
 		}
 	}
 }

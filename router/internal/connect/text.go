@@ -79,9 +79,9 @@ func (st *style) append(dst []byte, s *Schema, v any, parent *Schema, embedded b
 		}
 		return strconv.AppendInt(dst, v, 10), nil
 	case float64:
-		return AppendDouble(dst, v), nil
+		return appendDouble(dst, v), nil
 	case float32:
-		return AppendFloat(dst, v), nil
+		return appendFloat(dst, v), nil
 	case bool:
 		return strconv.AppendBool(dst, v), nil
 	case *Unscaled:
