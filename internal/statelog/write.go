@@ -5,13 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
@@ -34,8 +31,7 @@ type writer struct {
 	cancel context.CancelFunc
 	work   chan struct{} // there's something in queue, or the log closes; capacity 1
 	done   chan struct{} // closed when run has ended
-	ends   endings
-	learnt bool // the client has the topic's partitions; run only
+	proven bool          // a transaction of this writer was seen to be committed; run only
 
 	// Guarded by Log.mu.
 	queue []cdc.Pending // appended and not ended
@@ -58,12 +54,11 @@ func (l *Log) newWriter(limit int) (*writer, error) {
 	if l.TransactionalID != "" {
 		opts = append(opts, kgo.TransactionalID(l.TransactionalID), kgo.TransactionTimeout(l.timeout))
 	}
-	w := &writer{l: l, limit: min(limit, batchBytes), work: make(chan struct{}, 1), done: make(chan struct{})}
-	cl, err := kgo.NewClient(append(opts, kgo.WithHooks(&w.ends))...)
+	cl, err := kgo.NewClient(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka client: %w", err)
 	}
-	w.cl = cl
+	w := &writer{l: l, cl: cl, limit: min(limit, batchBytes), work: make(chan struct{}, 1), done: make(chan struct{})}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w, nil
 }
@@ -130,17 +125,11 @@ func (l *Log) Unwritten() []cdc.Pending {
 
 var errOffset = errors.New("the brokers acknowledged a record at an offset that was used before: the topic was created again, or they do not know the offset")
 
-// errNotAsked is about an EndTransaction without an error that sent nothing. The brokers abort such a transaction when it times out.
-var errNotAsked = errors.New("commit: the client asked no broker to commit")
+// commitPatience is how long the records of a committed transaction may be unreadable. The brokers write the marker after they have
+// answered.
+const commitPatience = 5 * time.Second
 
-// endings counts the answers to requests to end a transaction.
-type endings struct{ answers atomic.Int64 }
-
-func (e *endings) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
-	if key == int16(kmsg.EndTxn) && err == nil {
-		e.answers.Add(1)
-	}
-}
+var errNotCommitted = errors.New("the client reported a commit, but the records aren't in the topic")
 
 // run writes until the log breaks, or until it is closed or fenced again.
 func (w *writer) run() {
@@ -230,11 +219,6 @@ func (w *writer) transact(batch []cdc.Pending) ([]cdc.Appended, error) {
 			return nil, err
 		}
 	}
-	if fences && !w.learnt {
-		if err := w.learn(); err != nil {
-			return nil, err
-		}
-	}
 	records, errs := make([]kgo.Record, len(batch)), make([]error, len(batch))
 	for i, a := range batch {
 		records[i] = w.record(a.Record)
@@ -265,12 +249,14 @@ func (w *writer) transact(batch []cdc.Pending) ([]cdc.Appended, error) {
 		w.l.beforeCommit()
 	}
 	if fences {
-		before := w.ends.answers.Load()
 		if err := w.cl.EndTransaction(w.ctx, kgo.TryCommit); err != nil {
 			return nil, fmt.Errorf("commit: %w", err)
 		}
-		if w.ends.answers.Load() == before {
-			return nil, errNotAsked
+		if !w.proven {
+			if err := w.prove(records[len(records)-1].Offset); err != nil {
+				return nil, err
+			}
+			w.proven = true
 		}
 	}
 	now, ended := time.Now(), make([]cdc.Appended, len(batch))
@@ -280,15 +266,27 @@ func (w *writer) transact(batch []cdc.Pending) ([]cdc.Appended, error) {
 	return ended, nil
 }
 
-// learn waits until the client has the topic's partitions. A client that has none stores them after it has buffered the records that
-// wait for them. If it's so slow in between that those are acknowledged before, EndTransaction finds no partition in the transaction:
-// it commits nothing, may even abort, and returns no error (seen with franz-go 1.22.2 on a busy machine). So the first record is one
-// that ManualPartitioner fails at once because its partition doesn't exist. The next Produce waits for the partitions to be stored.
-func (w *writer) learn() error {
-	w.cl.Produce(context.Background(), &kgo.Record{Topic: w.l.Topic, Partition: math.MaxInt32}, func(*kgo.Record, error) {})
-	err := w.cl.Flush(w.ctx)
-	w.learnt = err == nil
-	return err
+// prove reads a record of the writer's first transaction. A new client stores the partitions of a topic after it has buffered the
+// records that wait for them. If those are acknowledged before that, EndTransaction takes the transaction for empty: it sends nothing,
+// or with KIP-890 an abort, and returns no error (seen with franz-go 1.22.2 on a busy machine). Later transactions can't meet this.
+func (w *writer) prove(offset int64) error {
+	cl, err := w.l.client()
+	if err != nil {
+		return err
+	}
+	found := false
+	r := kafka.Reader{Client: cl, Topic: w.l.Topic, From: offset, Whole: true, Patience: commitPatience}
+	r.Each = func(rec *kgo.Record) error {
+		found = found || rec.Offset == offset
+		return nil
+	}
+	if err := r.ToEnd(w.ctx); err != nil {
+		return fmt.Errorf("read what was committed: %w", err)
+	}
+	if !found {
+		return errNotCommitted
+	}
+	return nil
 }
 
 // batchSize is what a record adds to a batch, or what a batch with this record alone has, at most.
