@@ -47,6 +47,8 @@ type Pump[T any] struct {
 	bytes int64     // of them
 	acks  []cdc.Ack
 	told  string // by Say
+
+	looked time.Time // when Wait last looked; zero before the first Wait
 }
 
 type sent[T any] struct {
@@ -85,7 +87,9 @@ func (p *Pump[T]) Oldest() (of T, ok bool) {
 // Wait calls Ended for what has ended, until ready reports true, but at least until the time at. It returns the error of
 // Ended or Look, or the cause of the end of ctx.
 func (p *Pump[T]) Wait(ctx context.Context, at time.Time, ready func() bool) error {
-	looked := time.Now()
+	if p.looked.IsZero() {
+		p.looked = time.Now()
+	}
 	for {
 		is := ready()
 		more, err := p.collect()
@@ -100,7 +104,7 @@ func (p *Pump[T]) Wait(ctx context.Context, at time.Time, ready func() bool) err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		}
-		limit := time.Until(looked.Add(Every))
+		limit := time.Until(p.looked.Add(Every))
 		if left > 0 {
 			limit = min(limit, left)
 		}
@@ -111,7 +115,7 @@ func (p *Pump[T]) Wait(ctx context.Context, at time.Time, ready func() bool) err
 		case <-timer.C:
 		}
 		timer.Stop()
-		if time.Since(looked) < Every || ctx.Err() != nil {
+		if time.Since(p.looked) < Every || ctx.Err() != nil {
 			continue
 		}
 		if why := p.Sink.Stalled(); why != nil && why.Error() != p.told {
@@ -123,7 +127,7 @@ func (p *Pump[T]) Wait(ctx context.Context, at time.Time, ready func() bool) err
 				return err
 			}
 		}
-		looked = time.Now()
+		p.looked = time.Now()
 	}
 }
 

@@ -236,6 +236,26 @@ func TestAStallIsToldOnceAndLookEndsAWait(t *testing.T) {
 	})
 }
 
+// A caller that waits for a short time again and again looks as often as one that waits long.
+func TestShortWaitsLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f, got := newPump()
+		f.stall = errors.New("no leader")
+		looks := 0
+		p.Look = func(context.Context) error { looks++; return nil }
+		send(p, "a1")
+		for range 100 {
+			if err := p.Wait(t.Context(), time.Now().Add(500*time.Millisecond), p.Room); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if looks < 45 {
+			t.Errorf("%d looks in 50 s", looks)
+		}
+		wants(t, got, "waiting: no leader")
+	})
+}
+
 func TestWaitWaitsForATimeAndForTheEndOfItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _, _ := newPump()
