@@ -101,8 +101,8 @@ type change struct {
 	pump.Pump[func(refused error) error]
 }
 
-// writing runs work, which sends records. What isn't delivered afterwards is given up. If ctx ends, it waits for what was sent,
-// for grace.
+// writing runs work, which sends records. After an error, or when ctx has ended, it waits for what was sent, so that what is
+// delivered gets its mark, and gives up the rest.
 func (t *Topics) writing(ctx context.Context, work func(c *change) error) error {
 	to, err := sink.Open(t.Kafka)
 	if err != nil {
@@ -118,8 +118,15 @@ func (t *Topics) writing(ctx context.Context, work func(c *change) error) error 
 		Sink: to, Say: t.Say, Events: chunkEvents, Bytes: chunkBytes, Look: c.newest,
 		Ended: func(then func(error) error, a *cdc.Ack) error { return then(a.Err) },
 	}
-	if err = work(c); ctx.Err() != nil {
-		err = cmp.Or(c.Drain(grace), err)
+	if err = work(c); err == nil && ctx.Err() == nil {
+		return nil
+	}
+	limit := grace
+	if errors.Is(err, errOther) {
+		limit = others / 2 // the later command waits for others
+	}
+	if stop := c.Drain(limit); ctx.Err() != nil {
+		err = cmp.Or(stop, err)
 	}
 	return err
 }
