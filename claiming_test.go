@@ -80,6 +80,23 @@ func TestWorkersShareOneRecord(t *testing.T) {
 	want("another server is written down", load(&claimStore{Store: shared}), "shop/1.a shop/2.a")
 }
 
+// The record of a relay that read the WAL is replaced after its gap was accepted.
+func TestAWorkerFollowsARelayOfTheWAL(t *testing.T) {
+	was := &checkpoint.Record{Name: "shop", Epoch: 1, SystemID: "7", Timeline: 1, Slot: "walpost", Database: "shop", Position: cdc.LSN(500).Position(), Holder: "a", RunID: "run", Time: time.Now()}
+	shared := memoryStore{was.HolderKey(): was.Encode()}
+	s := &claimStore{Store: shared, memory: map[string][]byte{}}
+	if _, err := s.Load(t.Context(), "shop"); err != nil {
+		t.Fatal(err)
+	}
+	next := &checkpoint.Record{Name: "shop", Epoch: 2, SystemID: "7", Timeline: 1, Polled: &cdc.Polled{Strategy: poll.Claim}, Database: "shop", Position: cdc.Numbered(1), Holder: "a", RunID: "run", Time: time.Now()}
+	if err := s.Save(t.Context(), next.HolderKey(), next.Encode()); err != nil {
+		t.Fatal(err)
+	}
+	if stored, err := checkpoint.Read("shop", shared); err != nil || stored.Rec.Polled == nil {
+		t.Errorf("%+v, %v", stored.Rec, err)
+	}
+}
+
 type memoryStore map[string][]byte
 
 func (m memoryStore) Load(_ context.Context, _ string) (map[string][]byte, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/doctor"
+	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/command/verify"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
@@ -210,7 +211,7 @@ func (r *Relay) storedPosition(ctx context.Context) (cdc.Position, error) {
 		return 0, fault.Config(fmt.Errorf("checkpoint %s was written for slot %q, not for polling", rec.Key(), rec.Slot), "")
 	}
 	if rec.Intended() { // its position is that of the former source
-		return 0, rec.Unfinished()
+		return 0, advice.Of(rec.Unfinished())
 	}
 	return rec.Position, nil
 }
@@ -263,8 +264,8 @@ func (r *Relay) verified() (polled *verify.Polled, free func(), err error) {
 				reached.Unknown, err = r.refused(ctx)
 				return reached, err
 			case rec.Intended(): // its position is that of the former source
-				reached.Unknown = rec.Unfinished().Error()
-				return reached, nil
+				reached.Unknown, err = r.refused(ctx)
+				return reached, err
 			}
 			reached.Position = rec.Position
 			if rec.Border != "" {
@@ -430,7 +431,7 @@ func (s *claimStore) Save(ctx context.Context, key string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	if old := s.shared; old == nil || old.SystemID != rec.SystemID || old.Timeline < rec.Timeline || old.Database != rec.Database || old.Polled.Strategy != rec.Polled.Strategy || !old.Polled.IsTable(rec.Polled) || rec.WAL < old.WAL { // a gap was accepted, if the WAL went back
+	if old := s.shared; old == nil || old.SystemID != rec.SystemID || old.Timeline < rec.Timeline || old.Database != rec.Database || !old.Polled.Counts(rec.Polled) || !old.Polled.IsTable(rec.Polled) || rec.WAL < old.WAL { // a gap was accepted, if the WAL went back
 		if err := s.Store.Save(ctx, key, value); err != nil {
 			return err
 		}
