@@ -467,3 +467,21 @@ func TestAFencedHolderFencesOnceMore(t *testing.T) {
 		r.stopped(t, time.Second)
 	})
 }
+
+// A relay that polled has parked a key. Places of two sources can't be compared, so an accepted gap doesn't lead past the parked events.
+func TestAnAcceptedChangeOfTheSourceKeepsParkedKeys(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		cfg := w.parking()
+		w.parked(t, cfg).stopped(t, time.Second)
+		rec := w.newest()
+		rec.Polled, rec.Slot, rec.Position, rec.WAL, rec.Next, rec.Published = &cdc.Polled{Strategy: "cursor"}, "", cdc.Numbered(7), rec.Position.LSN(), nil, nil
+		w.do(func() { w.records = map[string][]byte{rec.HolderKey(): rec.Encode()} })
+		cfg.AcceptGap = refusedToken(t, w, cfg)
+		r := w.start(cfg)
+		<-r.done
+		if r.err == nil || !strings.Contains(r.err.Error(), "parked keys cannot be moved to another source") {
+			t.Errorf("%v", r.err)
+		}
+	})
+}

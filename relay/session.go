@@ -14,6 +14,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/records"
 	"github.com/walpost/walpost/relay/internal/sessions"
 )
@@ -229,6 +230,11 @@ func (r *opener) accept(ctx context.Context, a *attempt, refused error) (*checkp
 	}
 	if gap.Token != r.cfg.AcceptGap {
 		return nil, fmt.Errorf("--accept-gap names gap %s, but walpost found another gap: %w", r.cfg.AcceptGap, refused)
+	}
+	if gap.ChangesSource() && r.cfg.Parking != nil {
+		if err := parking.None(ctx, r.cfg.Parking, r.cfg.Poison.ParkingTopic, r.cfg.Name, gap.Record.Parking); err != nil {
+			return nil, err
+		}
 	}
 	r.log.Warn().Str("token", gap.Token).Str("gap", refused.Error()).
 		Msg("GAP ACCEPTED: continuing after it")
