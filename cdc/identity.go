@@ -100,9 +100,9 @@ func (p *Polled) Counts(o *Polled) bool {
 	return p == o || p != nil && o != nil && p.Strategy == o.Strategy && p.XIDColumn == o.XIDColumn
 }
 
-// IsTable reports whether o polls the same table, whatever its name is. It is true if p or o is nil.
+// IsTable reports whether o polls the same table, whatever its name is. It is true if p or o is nil or doesn't have the OIDs.
 func (p *Polled) IsTable(o *Polled) bool {
-	return p == nil || o == nil || p.OID == o.OID && p.Database == o.Database
+	return p == nil || o == nil || p.OID == 0 || o.OID == 0 || p.OID == o.OID && p.Database == o.Database
 }
 
 // String names the settings of the source.

@@ -44,7 +44,7 @@ func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 			// A standby that has just started replays from its last restart point, which may lie
 			// before the record.
 			return 0, fault.Retry(fmt.Errorf("the server is in recovery and has replayed only up to %s, but the checkpoint is at %s: %w",
-				found.Server, rec.Position, refusal))
+				found.Server, rec.reach(), refusal))
 		}
 		return 0, refusal
 	}

@@ -247,6 +247,8 @@ func (r *Record) check() error {
 		return fmt.Errorf("polled.table is not UTF-8: %q", r.Polled.Table)
 	case r.Next != nil && r.Next.Commit == 0:
 		return errors.New("next.commit_lsn must not be 0")
+	case r.Next != nil && (r.Next.Commit.IsNumber() != r.Position.IsNumber() || r.Next.CommitEnd != 0 && r.Next.CommitEnd.IsNumber() != r.Position.IsNumber()):
+		return errors.New("next.commit_lsn and next.commit_end_lsn must be of the kind of lsn")
 	case r.Next != nil && r.Next.Rows < 0:
 		return fmt.Errorf("next.rows must be at least 0 (got %d)", r.Next.Rows)
 	case r.Copy != nil && r.Next != nil:

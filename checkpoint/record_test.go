@@ -136,6 +136,7 @@ func TestWhatIsNotUnderstoodIsAnError(t *testing.T) {
 		{"an LSN that is a number", key, edit(`"16/B374D848"`, `97523456072`), "cannot unmarshal"},
 		{"no LSN", key, edit(`"lsn":"16/B374D848",`, ``), "lsn must not be 0"},
 		{"an empty next", key, edit(value[strings.Index(value, `{"commit_lsn"`):strings.Index(value, `,"published"`)], `{}`), "next.commit_lsn must"},
+		{"a next of another kind", key, edit(`"commit_lsn":"16/B374E000"`, `"commit_lsn":"8"`), "of the kind of lsn"},
 		{"rows below 0", key, edit(`"rows":2`, `"rows":-1`), "next.rows"},
 		{"no system", key, edit(`"7564103926847123456"`, `""`), "system_identifier is missing"},
 		{"no slot", key, edit(`"slot":"walpost",`, ``), "slot is missing"},

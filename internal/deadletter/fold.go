@@ -170,7 +170,7 @@ const disorder = time.Minute
 
 // precedes reports whether e comes before o in the stream although its time is not earlier.
 func (e *Entry) precedes(o *Entry) bool {
-	return e.Commit != 0 && o.Commit != 0 && e.First.Partition == o.First.Partition &&
+	return e.Commit != 0 && o.Commit != 0 && e.Commit.IsNumber() == o.Commit.IsNumber() && e.First.Partition == o.First.Partition &&
 		cmp.Or(cmp.Compare(e.Commit, o.Commit), cmp.Compare(e.Row, o.Row)) < 0 && e.CommitTime.Sub(o.CommitTime) < disorder
 }
 

@@ -160,7 +160,7 @@ func deadCommands(token string) []string {
 type Halt struct {
 	EventID  string          `json:"event_id"`
 	Table    string          `json:"table"`      // "" for a message
-	Commit   cdc.Position    `json:"commit_lsn"` // of its transaction; 0 for a row that was read from the table
+	Commit   string          `json:"commit_lsn"` // of its transaction; 0/0 for a row that was read from the table
 	Row      int             `json:"row"`        // its number in the transaction, from 1
 	Token    string          `json:"token"`      // for walpost skip; "" for a row that was read from the table
 	Topic    string          `json:"topic"`      // that refused it; "" where it cannot be routed
@@ -171,13 +171,21 @@ type Halt struct {
 	Waiting  []relay.Waiting `json:"waiting"`  // what was in flight and is not delivered, by topic
 }
 
+// place is a position, 0/0 for none.
+func place(p cdc.Position) string {
+	if p == 0 {
+		return cdc.LSN(0).String()
+	}
+	return p.String()
+}
+
 func haltOf(s walpost.Status) *Halt {
 	bad := s.Bad
 	if bad == nil {
 		return nil
 	}
 	v := &Halt{
-		EventID: bad.EventID, Table: bad.Table.String(), Commit: bad.Commit, Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
+		EventID: bad.EventID, Table: bad.Table.String(), Commit: place(bad.Commit), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
 		Error: bad.Reason(), Hint: bad.Hint(), Repair: bad.Repair(), Commands: bad.Commands(), Waiting: append([]relay.Waiting{}, s.Waiting...),
 	}
 	return v
@@ -263,11 +271,9 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 	if s.Poll != nil {
 		v.Source.Database = s.Identity.Database
 	}
-	position := func(p cdc.Position) string {
-		if p == 0 && s.Poll == nil {
-			return cdc.LSN(0).String()
-		}
-		return p.String()
+	position := place
+	if s.Poll != nil {
+		position = cdc.Position.String
 	}
 	v.Position.Received, v.Position.Safe = position(s.Received), position(s.Safe)
 	v.Position.Checkpoint, v.Position.Confirmed = position(s.Checkpoint), position(s.Confirmed)

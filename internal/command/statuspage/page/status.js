@@ -143,7 +143,7 @@
     const bad = s.halt, error = s.errors.find((e) => s.reason.includes(e.text));
     el("event").hidden = !bad;
     set("event-id", bad ? bad.event_id || "without an id" : "");
-    set("event-place", bad ? `${bad.table ? `of ${bad.table}, row ${bad.row} of ` : ""}${bad.commit_lsn === "0" ? "the table" : `transaction ${bad.commit_lsn}`}` : "");
+    set("event-place", bad ? `${bad.table ? `of ${bad.table}, row ${bad.row} of ` : ""}${bad.commit_lsn === "0/0" ? "the table" : `transaction ${bad.commit_lsn}`}` : "");
     show("reason", bad ? bad.error : s.reason);
     show("waits", waits ? waits(s) : "");
     const list = s.dead_list_command;
