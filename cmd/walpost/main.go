@@ -25,6 +25,7 @@ const (
 
 func main() {
 	startAsGuard()
+	cobra.EnableCommandSorting = false // the order of sections says more than the alphabet
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -79,31 +80,50 @@ lists only the flags that the command uses.`,
 	root.Version = buildInfo().String()
 	root.SetVersionTemplate("{{.Version}}")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(commands()...)
+	for _, s := range sections() {
+		root.AddGroup(&cobra.Group{ID: s.title, Title: s.title + ":"})
+		for _, cmd := range s.commands {
+			cmd.GroupID = s.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(versionCommand(), man.Command())
 	offerNoFiles(root)
 	return root
 }
 
-// commands are the commands of this build, in the order of the help.
-func commands() []*cobra.Command {
-	return []*cobra.Command{
-		runCommand(),
-		demoCommand(),
-		checkCommand(),
-		initCommand(),
-		setupCommand(),
-		statusCommand(),
-		healthCommand(),
-		explainCommand(),
-		verifyCommand(),
-		deadCommand(),
-		groupCommand("config", "checks and describes a configuration", validateCommand(), printCommand(), schemaCommand()),
-		groupCommand("debezium", "helps to move from Debezium to walpost", convertCommand()),
-		recoverCommand(),
-		replayCommand(),
-		skipCommand(),
-		versionCommand(),
-		man.Command(),
+// A section of the help lists the commands for one purpose.
+type section struct {
+	title    string
+	commands []*cobra.Command
+}
+
+// sections returns the commands by purpose, in the order in which a reader needs them.
+func sections() []section {
+	return []section{
+		{"Start", []*cobra.Command{
+			demoCommand(),
+			initCommand(),
+			groupCommand("config", "checks and describes a configuration", validateCommand(), printCommand(), schemaCommand()),
+			setupCommand(),
+			checkCommand(),
+			runCommand(),
+		}},
+		{"Watch", []*cobra.Command{
+			statusCommand(),
+			healthCommand(),
+			explainCommand(),
+			verifyCommand(),
+		}},
+		{"Repair", []*cobra.Command{
+			skipCommand(),
+			deadCommand(),
+			recoverCommand(),
+			replayCommand(),
+		}},
+		{"Migrate", []*cobra.Command{
+			groupCommand("debezium", "helps to move from Debezium to walpost", convertCommand()),
+		}},
 	}
 }
 
