@@ -86,7 +86,7 @@ func TestTheGoOfThePagesCompiles(t *testing.T) {
 			compiled.WriteString(flat(read(t, name)))
 		}
 	}
-	blocks(t, "go", 26, func(p *doctest.Page, b doctest.Block) {
+	blocks(t, "go", 25, func(p *doctest.Page, b doctest.Block) {
 		if !strings.Contains(compiled.String(), flat(b.Text)) {
 			t.Errorf("%s:%d: no example has this code:\n%s", p.Name, b.Line, b.Text)
 		}
@@ -353,7 +353,6 @@ func TestTheTestsThatThePagesNameExist(t *testing.T) {
 // texts are pictures and what programs print, by page and beginning, with the test that compares them, or with the reason why
 // none does.
 var texts = map[string]string{
-	"README.md:          pgoutput bytes":            "a picture",
 	"docs/architecture.md:          pgoutput bytes": "a picture",
 	"docs/bad-events.md: $ walpost dead":            "internal/e2e/deadcmd_test.go",
 	"docs/outbox.md: func(ctx context.Context)":     "Go that needs OpenTelemetry, which this module does not",
@@ -362,7 +361,7 @@ var texts = map[string]string{
 
 func TestTheOutputInThePagesHasATest(t *testing.T) {
 	used := map[string]bool{}
-	blocks(t, "text", 9, func(p *doctest.Page, b doctest.Block) {
+	blocks(t, "text", 8, func(p *doctest.Page, b doctest.Block) {
 		for name, by := range texts {
 			if strings.HasPrefix(p.Name+": "+b.Text, name) {
 				used[name] = true
