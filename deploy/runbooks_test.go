@@ -66,7 +66,7 @@ func TestRunbooksSQLRuns(t *testing.T) {
 					ran++
 				}
 			}
-			if ran < 30 {
+			if ran < 15 {
 				t.Errorf("only %d statements", ran)
 			}
 		})

@@ -398,7 +398,7 @@ func TestTheSQLOfThePagesRuns(t *testing.T) {
 	server.Exec(t, server.DSN("postgres"), "CREATE ROLE walpost LOGIN REPLICATION", "CREATE ROLE shop LOGIN")
 	comment := regexp.MustCompile(`(?m)--.*$`)
 	databases := map[string]*pgx.Conn{}
-	blocks(t, "sql", 50, func(p *doctest.Page, b doctest.Block) {
+	blocks(t, "sql", 30, func(p *doctest.Page, b doctest.Block) {
 		if path.Base(path.Dir(p.Name)) == "runbooks" {
 			return
 		}
