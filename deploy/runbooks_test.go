@@ -99,3 +99,35 @@ func TestRunbooksKnowWhatAProviderRefuses(t *testing.T) {
 		t.Errorf("no page advises to set %s", name)
 	}
 }
+
+// TestRunbooksHaveOneForm guards what a tired reader relies on: each page is short, and says in the same order how urgent it is (as the
+// severity of its alerts does), the first command, what to do, what not to do, and why.
+func TestRunbooksHaveOneForm(t *testing.T) {
+	severities := map[string]string{}
+	for _, r := range rules(t) {
+		if r.Alert != "" {
+			severities[r.page()] += r.Labels["severity"]
+		}
+	}
+	for page, severity := range severities {
+		text, err := os.ReadFile(filepath.Join(runbooks, page))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if words := len(strings.Fields(string(text))); words > 200 {
+			t.Errorf("%s has %d words, and 200 are allowed", page, words)
+		}
+		urgent := "This week"
+		switch {
+		case strings.Contains(severity, "critical"):
+			urgent = "Now"
+		case strings.Contains(severity, "warning"):
+			urgent = "Today"
+		}
+		form := regexp.MustCompile("(?s)^# [^\n]+\n\n\\*\\*" + urgent + "\\b.*?\n```sh\n[^\n]+# systemd\n[^\n]+# Kubernetes\n.*\n\\*\\*Don't\\*\\* .*\n\\*\\*Why\\.\\*\\* ")
+		if !form.Match(text) {
+			t.Errorf("%s does not have the form: %s, the first command for systemd and Kubernetes, what to do, Don't, Why", page, urgent)
+		}
+	}
+}

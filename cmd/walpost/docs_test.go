@@ -198,7 +198,6 @@ var otherPrograms = map[string]string{
 	"helm":                      "deploy/helm/kustomize_test.go renders the values; there is no cluster",
 	"createdb":                  "Postgres' own",
 	"install":                   "deploy/release/debian_test.go lists the files and modes of the package",
-	"jq":                        "a program of the machine",
 	"kafka-configs.sh":          "Kafka's own; internal/testenv has no shell scripts of Kafka",
 	"kafka-consumer-groups.sh":  "Kafka's own; inbox/consumer/exactly_test.go resets the offsets by a time",
 	"kafka-console-consumer.sh": "Kafka's own; readme_test.go parses its flags in the quick start",

@@ -86,7 +86,7 @@ func TestAPublicationThatIsChangedAndPutBackIsAGap(t *testing.T) {
 				if again := w.refused([]string{c.says}, "--slot", slot); again != token {
 					t.Errorf("the same gap has the tokens %s and %s", token, again)
 				}
-				check := func(code int, says string) { // as docs/runbooks/WalpostRelayNotReady.md says
+				check := func(code int, says string) { // as docs/troubleshooting.md says
 					t.Helper()
 					if got, out := w.command("check", "--slot", slot); got != code || !strings.Contains(out, says) {
 						t.Errorf("check: code %d, no %q in\n%s", got, says, out)

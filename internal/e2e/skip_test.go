@@ -116,7 +116,10 @@ func TestTheRunbookOfABadEventWorks(t *testing.T) {
 			later := w.insert(3)
 			eventually(t, 60*time.Second, "halted", func() bool { return r.view().State == "halted" })
 			token := r.view().Halt.Token
-			at, ran := strings.TrimPrefix(r.page, "http://"), 0
+			if code, out := w.command("status", "--http", strings.TrimPrefix(r.page, "http://")); code != 3 || !strings.Contains(out, bad) {
+				t.Errorf("status: code %d\n%s", code, out)
+			}
+			ran := 0
 			for _, block := range shellBlock.FindAllStringSubmatch(string(page), -1) {
 				for line := range strings.Lines(block[1]) {
 					words := strings.Fields(strings.NewReplacer("--config walpost.yaml", "", "<id>", bad, "<token>", token).Replace(line))
@@ -128,14 +131,7 @@ func TestTheRunbookOfABadEventWorks(t *testing.T) {
 						if log := r.log.String(); !strings.Contains(log, bad) || !strings.Contains(log, token) {
 							t.Errorf("%s: %s", line, log)
 						}
-					case "walpost status":
-						if code, out := w.command("status", "--http", at); code != 3 || !strings.Contains(out, bad) {
-							t.Errorf("%s: code %d\n%s", line, code, out)
-						}
-					case "curl -s":
-						if _, body := r.get(strings.TrimPrefix(words[2], "http://127.0.0.1:9640")); !strings.Contains(body, bad) {
-							t.Errorf("%s: %s", line, body)
-						}
+					case "kubectl logs", "kubectl rollout": // the same in a pod
 					case "walpost explain":
 						if code, out := w.command(words[1:]...); code != 1 || !strings.Contains(out, "PROBLEM    "+c.problem) {
 							t.Errorf("%s: code %d\n%s", line, code, out)
@@ -167,7 +163,7 @@ func TestTheRunbookOfABadEventWorks(t *testing.T) {
 					}
 				}
 			}
-			if ran < 8 || !c.larger && w.arrived([]string{bad}) > 0 {
+			if ran < 7 || !c.larger && w.arrived([]string{bad}) > 0 {
 				t.Errorf("%d commands; %d arrivals of the bad event", ran, w.arrived([]string{bad}))
 			}
 		})
