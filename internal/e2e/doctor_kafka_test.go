@@ -122,7 +122,9 @@ func TestDoctorReportsOneSideWhileTheOtherIsDown(t *testing.T) {
 	}{
 		{story: "both are well"},
 		{story: "Kafka refuses", at: nobody, want: "refused"},
+		{story: "Kafka is silent", at: silent(t), want: "no answer in 10s"},
 		{story: "Postgres refuses", dsn: nobody, postgres: "refused"},
+		{story: "Postgres is silent", dsn: silent(t), postgres: "timeout"},
 		{story: "both are silent", dsn: silent(t), at: silent(t), postgres: "timeout", want: "no answer in 10s"},
 	} {
 		t.Run(c.story, func(t *testing.T) {

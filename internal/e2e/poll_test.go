@@ -124,6 +124,75 @@ func (s *setting) writeSome(ctx context.Context, rnd *rand.Rand) error {
 	return nil
 }
 
+// What happens to the WAL source in other tests: nothing is lost, and the order per key is kept. Without a crash nothing comes twice.
+func TestPollingKeepsItsPromiseThroughFaults(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t, "17", testenv.Private(), testenv.Param("max_prepared_transactions", "2"))
+	kafka := testenv.KafkaPrivate(t, 1, nil)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	s.polled(pg, "")
+	w := s.follow()
+	writers, rounds := 16, 1
+	numbers(t, map[string]*int{"WALPOST_POLL_WRITERS": &writers, "WALPOST_POLL_ROUNDS": &rounds})
+	r := s.startReady()
+	c := s.crowd(writers, 1)
+	terminate := func() {
+		pg.Exec(t, s.dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'walpost'")
+	}
+	for range rounds {
+		w.more(t, time.Minute, 50)
+		terminate()
+		w.more(t, time.Minute, 50)
+		r.stopsClean()
+		r = s.startReady()
+		w.more(t, time.Minute, 50)
+		if err := kafka.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		terminate()
+		time.Sleep(2 * time.Second)
+		if err := kafka.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		w.more(t, 2*time.Minute, 50)
+		long, err := pgx.Connect(t.Context(), s.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testenv.Run(t, long, "BEGIN", "SELECT pg_current_xact_id()")
+		terminate()
+		time.Sleep(time.Second)
+		testenv.Run(t, long, "COMMIT")
+		_ = long.Close(t.Context()) // it was used
+		w.more(t, time.Minute, 50)
+	}
+	c.stop()
+	s.onceEach(w, 2*time.Minute)
+
+	c = s.crowd(writers, 2)
+	second := s.start()
+	for range rounds {
+		for range 2 {
+			w.more(t, 2*time.Minute, 50)
+			r.kill()
+			r, second = second, s.start()
+		}
+		w.more(t, 2*time.Minute, 50)
+		if err := pg.Stop("immediate", time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		pg.Start(t)
+		w.more(t, 2*time.Minute, 50)
+	}
+	c.stop()
+	// After a crash the ranges are cut anew, so only the events of each key are repeated in their order.
+	if rep := s.settle(w, 2*time.Minute); rep.Lost+rep.Invented+rep.Disordered+rep.Changed+rep.Moved > 0 {
+		t.Errorf("broken promises: %s", &rep)
+	}
+	r.stopsClean()
+	second.stopsClean()
+}
+
 // A promoted standby that has everything goes on without a person. One that lacks what was delivered, or the ids from which on the relay
 // delivers, is refused.
 func TestPollingAfterAFailover(t *testing.T) {
