@@ -61,11 +61,15 @@ func (l *Log) Read(ctx context.Context, from int64, each func(*kgo.Record) bool)
 	case errors.Is(err, kerr.UnknownTopicOrPartition) && from == 0 && !l.opened():
 		return cdc.LogState{Missing: true}, nil
 	case kafka.Denied(err):
-		err = fault.Retry(fmt.Errorf("not authorized to read topic %s (grant Read and Describe on it): %w", l.Topic, err))
+		err = l.unreadable(err)
 	default:
 		err = l.fail(l.dials.Explain(err))
 	}
 	return stateOf(r, next), err
+}
+
+func (l *Log) unreadable(err error) error {
+	return fault.Retry(fmt.Errorf("not authorized to read topic %s (grant Read and Describe on it): %w", l.Topic, err))
 }
 
 // Trim deletes the records in front of before, or in front of the first record of which own is false, if that comes earlier.

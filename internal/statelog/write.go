@@ -270,20 +270,21 @@ func (w *writer) transact(batch []cdc.Pending) ([]cdc.Appended, error) {
 // records that wait for them. If those are acknowledged before that, EndTransaction takes the transaction for empty: it sends nothing,
 // or with KIP-890 an abort, and returns no error (seen with franz-go 1.22.2 on a busy machine). Later transactions can't meet this.
 func (w *writer) prove(offset int64) error {
-	cl, err := w.l.client()
-	if err != nil {
-		return err
-	}
+	w.l.mu.Lock()
+	cl := w.l.asks // open until run has ended
+	w.l.mu.Unlock()
 	found := false
 	r := kafka.Reader{Client: cl, Topic: w.l.Topic, From: offset, Whole: true, Patience: commitPatience}
 	r.Each = func(rec *kgo.Record) error {
 		found = found || rec.Offset == offset
 		return nil
 	}
-	if err := r.ToEnd(w.ctx); err != nil {
+	switch err := r.ToEnd(w.ctx); {
+	case kafka.Denied(err):
+		return w.l.unreadable(err)
+	case err != nil:
 		return fmt.Errorf("read what was committed: %w", err)
-	}
-	if !found {
+	case !found:
 		return errNotCommitted
 	}
 	return nil
