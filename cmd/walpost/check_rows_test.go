@@ -136,3 +136,23 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 		}
 	}
 }
+
+// A relay is about to deliver the newest rows, and a table keeps its rows in no order.
+func TestCheckLooksAtTheNewestRows(t *testing.T) {
+	kafka, pg := testenv.Kafka(t), testenv.Postgres(t, "")
+	for _, column := range []string{"", ", order_column: id"} {
+		dsn := pg.Database(t)
+		topic := kafka.Topic(t, 1, nil)
+		pg.Exec(t, dsn, outboxTable, rows(1, 2100, topic), "INSERT INTO outbox SELECT 2101, '"+topic+"-missing', 'k', 'x', '{}'")
+		config := t.TempDir() + "/walpost.yaml"
+		write(t, config, `
+source: {dsn: "`+dsn+`", table: outbox, snapshot: "`+pg.Value(t, dsn, presentBound)+`"`+column+`}
+router: {route.topic.replacement: "${routedByValue}"}
+kafka: {brokers: ["`+strings.Join(kafka.Brokers(), `", "`)+`"]}
+checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})+`}
+`)
+		if _, out := command(t, "check", "-c", config); !strings.Contains(out, "topic "+topic+"-missing") {
+			t.Errorf("%q:\n%s", column, out)
+		}
+	}
+}
