@@ -135,7 +135,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 	switch {
 	case errors.As(f.err, new(*condition.Finding)) || errors.As(f.err, new(*statelog.LostRecords)):
 		return found // the doctor reports it
-	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err):
+	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err) || fault.Hint(f.err) != "" && !fault.Retryable(f.err):
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))
 	case f.err != nil && failed:
 		return found // the report fails anyway

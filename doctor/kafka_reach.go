@@ -131,7 +131,7 @@ func unreachable(err error) fix.Words {
 		return "In kafka.brokers, use the host name that the certificate names, or set kafka.tls.server_name to that name."
 	case errors.As(err, new(x509.CertificateInvalidError)):
 		return "Renew the certificate, or correct the clock of this machine."
-	case errors.As(err, new(*kgo.ErrFirstReadEOF)), errors.Is(err, io.EOF):
+	case errors.As(err, new(*kgo.ErrFirstReadEOF)), errors.Is(err, io.EOF), errors.Is(err, kerr.IllegalSaslState):
 		return "The listener of this port may require TLS (kafka.tls) or SASL (kafka.sasl), or may not accept them: compare with listener.security.protocol.map of the broker."
 	case errors.As(err, new(*net.DNSError)):
 		return "Correct the name in kafka.brokers, or the resolver of this machine."

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/walpost/walpost/internal/fault"
 )
@@ -80,7 +81,7 @@ func (f *FileStore) hold() error {
 	name := f.path + ".lock"
 	l, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return fault.Retry(fmt.Errorf("lock checkpoint file: %w", err))
+		return inaccessible(fmt.Errorf("lock checkpoint file: %w", err))
 	}
 	if err := lockFile(l); err != nil {
 		_ = l.Close() // nothing was written
@@ -97,10 +98,12 @@ func (f *FileStore) hold() error {
 func (f *FileStore) read() (map[string][]byte, error) {
 	b, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return map[string][]byte{}, nil
+		if _, err = os.Stat(filepath.Dir(f.path)); err == nil {
+			return map[string][]byte{}, nil
+		}
 	}
 	if err != nil {
-		return nil, fault.Retry(fmt.Errorf("read checkpoint file: %w", err))
+		return nil, inaccessible(fmt.Errorf("read checkpoint file: %w", err))
 	}
 	var c fileFormat
 	if err := json.Unmarshal(b, &c); err != nil {
@@ -110,6 +113,16 @@ func (f *FileStore) read() (map[string][]byte, error) {
 		return nil, damaged(f.path, fmt.Errorf("not a checkpoint file of version 1 (version %d)", c.Version))
 	}
 	return c.Records, nil
+}
+
+// inaccessible marks an error of the file system: one that somebody must repair, or another one, such as a full disk.
+func inaccessible(err error) error {
+	for _, e := range []error{fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS} {
+		if errors.Is(err, e) {
+			return fault.Repair(fault.WithHint(err, "The folder of the file must exist, and walpost must be allowed to read and write in it. For a checkpoint, that's checkpoint.path."))
+		}
+	}
+	return fault.Retry(err)
 }
 
 func damaged(path string, err error) error {

@@ -401,6 +401,26 @@ func TestLostRecordsAreToldByTheRecordsUnderANumber(t *testing.T) {
 }
 
 // A path may be a symbolic link into a volume. To replace the link itself would leave the volume with an old record.
+func TestAFileThatCannotBeThereIsNoEmptyOne(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{dir, dir + "/missing/checkpoint"} {
+		f := NewFileStore(path)
+		_, loaded := f.Load(t.Context(), "shop")
+		_, looked := f.Look(t.Context(), "shop")
+		for _, err := range []error{loaded, looked} {
+			if err == nil || fault.Retryable(err) || !strings.Contains(fault.Hint(err), "checkpoint.path") {
+				t.Errorf("%s: %v", path, err)
+			}
+			if !fault.Passing(err, true) {
+				t.Errorf("%s: a relay that has worked before doesn't wait: %v", path, err)
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestFileStoreFollowsALink(t *testing.T) {
 	for name, there := range map[string]bool{"to a file": true, "to a file that is still to be made": false} {
 		t.Run(name, func(t *testing.T) {
