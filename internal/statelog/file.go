@@ -81,7 +81,7 @@ func (f *FileStore) hold() error {
 	name := f.path + ".lock"
 	l, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return inaccessible(fmt.Errorf("lock checkpoint file: %w", err))
+		return f.inaccessible(fmt.Errorf("lock checkpoint file: %w", err))
 	}
 	if err := lockFile(l); err != nil {
 		_ = l.Close() // nothing was written
@@ -103,7 +103,7 @@ func (f *FileStore) read() (map[string][]byte, error) {
 		}
 	}
 	if err != nil {
-		return nil, inaccessible(fmt.Errorf("read checkpoint file: %w", err))
+		return nil, f.inaccessible(fmt.Errorf("read checkpoint file: %w", err))
 	}
 	var c fileFormat
 	if err := json.Unmarshal(b, &c); err != nil {
@@ -116,10 +116,10 @@ func (f *FileStore) read() (map[string][]byte, error) {
 }
 
 // inaccessible marks an error of the file system: one that somebody must repair, or another one, such as a full disk.
-func inaccessible(err error) error {
+func (f *FileStore) inaccessible(err error) error {
 	for _, e := range []error{fs.ErrNotExist, fs.ErrPermission, syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS} {
 		if errors.Is(err, e) {
-			return fault.Repair(fault.WithHint(err, "The folder of the file must exist, and walpost must be allowed to read and write in it. For a checkpoint, that's checkpoint.path."))
+			return fault.Repair(fault.WithHint(err, "The folder "+filepath.Dir(f.path)+" must exist, and walpost must be allowed to read and write "+f.path+" in it."))
 		}
 	}
 	return fault.Retry(err)

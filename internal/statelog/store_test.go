@@ -408,7 +408,7 @@ func TestAFileThatCannotBeThereIsNoEmptyOne(t *testing.T) {
 		_, loaded := f.Load(t.Context(), "shop")
 		_, looked := f.Look(t.Context(), "shop")
 		for _, err := range []error{loaded, looked} {
-			if err == nil || fault.Retryable(err) || !strings.Contains(fault.Hint(err), "checkpoint.path") {
+			if err == nil || fault.Retryable(err) || !strings.Contains(fault.Hint(err), path) {
 				t.Errorf("%s: %v", path, err)
 			}
 			if !fault.Passing(err, true) {

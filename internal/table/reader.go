@@ -61,7 +61,7 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 	for i := range f.Tables {
 		t := &f.Tables[i]
 		if !t.Exists() {
-			return nil, fault.Config(fmt.Errorf("source.table: table %s does not exist", t.Table), "walpost setup prints the SQL that creates it.")
+			return nil, fault.Config(fmt.Errorf("source.table: table %s does not exist", t.Table), "Run "+fault.Command("check")+": it tells a table that was renamed from one that was never there, and prints what to do.")
 		}
 		if !t.Readable {
 			cc, err := s.DB.Config()

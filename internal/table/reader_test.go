@@ -191,7 +191,7 @@ func TestATableThatCannotBeReadSaysWhatToDo(t *testing.T) {
 		}
 		return err
 	}
-	wantFault(t, read(), true, "table public.outbox does not exist", "walpost setup")
+	wantFault(t, read(), true, "table public.outbox does not exist", "walpost check")
 	w.exec(outboxTable, "CREATE ROLE "+w.name+"_r LOGIN")
 	t.Cleanup(func() { pg.Exec(t, pg.DSN("postgres"), "DROP ROLE "+w.name+"_r") })
 	w.db.DSN = strings.Replace(w.dsn, "postgres@", w.name+"_r@", 1)
