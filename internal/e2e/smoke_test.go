@@ -9,8 +9,7 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-func TestEverythingCommittedArrivesOnce(t *testing.T) {
-	t.Parallel()
+func TestEverythingCommittedArrivesOnce(t *testing.T) { // with the default name of a slot, so not beside another one of them
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	r := s.startReady()
@@ -30,7 +29,6 @@ func TestEverythingCommittedArrivesOnce(t *testing.T) {
 
 // The monitor looks at once, and so before the first session has made the slot.
 func TestAFirstStartDoesNotMissTheSlotThatItMakes(t *testing.T) {
-	t.Parallel()
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.extra = "monitor: {interval: 1h}\n"
