@@ -210,7 +210,11 @@ func stateError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fault.WithHint(fmt.Errorf("the state of the replay: %w", err), cmp.Or(fault.Hint(err), "Name a file in a folder that can be written with --state."))
+	hint := fault.Hint(err)
+	if hint == "" || !fault.Retryable(err) && fault.Passing(err, true) { // the file cannot be there
+		hint = "Name a file in a folder that can be written with --state."
+	}
+	return fault.WithHint(fmt.Errorf("the state of the replay: %w", err), hint)
 }
 
 // replayState names the file of a replay by what it publishes, so that the same call finds it again.
