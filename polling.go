@@ -260,10 +260,7 @@ func (r *Relay) verified() (polled *verify.Polled, free func(), err error) {
 			case rec == nil:
 				reached.Unknown = fmt.Sprintf("no checkpoint of %s is stored: the relay has delivered nothing yet", r.cfg.Name)
 				return reached, nil
-			case !rec.Polled.Counts(r.cfg.counts()): // positions of another source say nothing about this one
-				reached.Unknown, err = r.refused(ctx)
-				return reached, err
-			case rec.Intended(): // its position is that of the former source
+			case !rec.Polled.Counts(r.cfg.counts()) || rec.Intended(): // the position of another source says nothing about this one
 				reached.Unknown, err = r.refused(ctx)
 				return reached, err
 			}

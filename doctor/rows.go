@@ -95,13 +95,12 @@ func (s *sampler) open(ctx context.Context) (*table.Reader, error) {
 func (s *sampler) table(ctx context.Context, i int, t *table.Table) {
 	name := "rows of " + t.String()
 	s.looked, s.bad = 0, nil
-	// The newest rows are those that a relay is about to deliver. An order column usually has an index; else the server looks at every
-	// row, and at any rows if that takes too long.
-	newest := table.Order{By: table.ByTransaction}
-	if column := s.run.Source.Config().OrderColumn; column != "" && t.Relation.Index(column) >= 0 {
-		newest = table.Order{By: table.ByColumn, Column: column}
+	column := s.run.Source.Config().OrderColumn
+	if t.Relation.Index(column) < 0 {
+		column = ""
 	}
-	err := s.read(ctx, i, table.Selection{Newest: sampleRows, Order: newest})
+	// The newest rows are those that a relay is about to deliver, or any rows if finding them takes too long.
+	err := s.read(ctx, i, table.Selection{Newest: sampleRows, Order: table.AsWritten(column)})
 	if err != nil && !fault.NeedsPerson(err) {
 		s.looked = 0
 		err = s.read(ctx, i, table.Selection{Newest: sampleRows})

@@ -22,6 +22,15 @@ type Order struct {
 	Column string // for ByColumn and BySize
 }
 
+// AsWritten is the order in which the rows were written: by a column, which usually has an index, or without one ("") by
+// transaction, for which the server looks at every row.
+func AsWritten(column string) Order {
+	if column == "" {
+		return Order{By: ByTransaction}
+	}
+	return Order{By: ByColumn, Column: column}
+}
+
 // OrderBy says what an Order goes by.
 type OrderBy uint8
 

@@ -134,11 +134,7 @@ func (e *explainer) rows(ctx context.Context) (*table.Rows, error) {
 	}
 	sel := table.Selection{Newest: e.opts.Last, All: true}
 	if e.opts.Last > 0 {
-		// The order column usually has an index. Without it the server looks at every row.
-		sel.Order = table.Order{By: table.ByTransaction}
-		if e.OrderColumn != "" {
-			sel.Order = table.Order{By: table.ByColumn, Column: e.OrderColumn}
-		}
+		sel.Order = table.AsWritten(e.OrderColumn)
 	} else {
 		sel.IDColumn, sel.In = e.columns.ID, []table.In{{Column: e.columns.ID, Values: []string{e.opts.ID}}}
 	}
