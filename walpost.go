@@ -413,8 +413,8 @@ type Status struct {
 	OpenDeadLetters *badevents.Count `json:"-"`
 	// Park says that bad events have their key parked, at least for one reason.
 	Park bool `json:"-"`
-	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the
-	// brokers were healthy. Each time, events may have been delivered twice.
+	// Abandoned is how often a partition gave up its producer id although an earlier answer was lost.
+	// Each time, events may have been delivered twice.
 	Abandoned uint64 `json:"-"`
 	// Cleanup is nil where no rows are removed.
 	Cleanup *cleanup.Status `json:"cleanup"`

@@ -276,6 +276,9 @@ type Ack struct {
 	Record *Record
 	// EventID shares memory with the record if Err is nil. Copy it to keep it.
 	EventID, Topic string
+	// Partition is the one that the record was delivered to, or that is closed behind a refused one.
+	// It is -1 if the record had none yet.
+	Partition int32
 	// Latency is the time from Record.Committed to the acknowledgement by this machine's clock. It
 	// is never negative.
 	Latency time.Duration

@@ -73,12 +73,12 @@ type benchSink struct {
 func (s *benchSink) Send(r *cdc.Record, t cdc.Ticket) {
 	s.acks = append(s.acks, cdc.Ack{Ticket: t, EventID: r.EventID, Topic: r.Topic})
 }
-func (s *benchSink) Wake() <-chan struct{}                           { return s.wake }
-func (s *benchSink) PassOver(string, func([]byte, *cdc.Ticket) bool) {}
-func (s *benchSink) TakeBack(string, func([]byte, *cdc.Ticket) bool) {}
-func (s *benchSink) Stalled() error                                  { return nil }
-func (s *benchSink) Pending(func(string, int, error, bool))          {}
-func (s *benchSink) Close(context.Context) error                     { return nil }
+func (s *benchSink) Wake() <-chan struct{}                             { return s.wake }
+func (s *benchSink) PassOver(*cdc.Ack, func([]byte, *cdc.Ticket) bool) {}
+func (s *benchSink) TakeBack(string, func([]byte, *cdc.Ticket) bool)   {}
+func (s *benchSink) Stalled() error                                    { return nil }
+func (s *benchSink) Pending(func(string, int, error, bool))            {}
+func (s *benchSink) Close(context.Context) error                       { return nil }
 func (s *benchSink) Acks(buf []cdc.Ack) []cdc.Ack {
 	buf = append(buf, s.acks...)
 	clear(s.acks)

@@ -96,20 +96,20 @@ type Router interface {
 // call Wake and Stalled.
 type Sink interface {
 	// Send takes over the bytes of rec, but not the struct, which the caller reuses. It never waits
-	// for the broker. Records of one topic and one key are delivered in the order of Send. While
-	// one of them is not delivered, no later one is.
+	// for the broker. Records of one partition are delivered in the order of Send. While one of them
+	// is not delivered, no later one is. The key decides the partition, unless the record names one.
 	Send(rec *cdc.Record, ticket cdc.Ticket)
 
 	// Acks appends to buf what has ended since the last call: each ticket exactly once, in any
 	// order.
 	Acks(buf []cdc.Ack) []cdc.Ack
 
-	// PassOver lets a topic go on behind a refused record, in the order of Send. Before, no record
-	// that was sent to the topic later is delivered. A record that waits behind the refused one, and
-	// of which taken is true, is not delivered: it ends with an Ack that has the record, and whose
-	// error is cdc.ErrTakenBack. A nil taken takes nothing. taken must
+	// PassOver lets a partition go on behind a refused record, whose Ack is a, in the order of Send.
+	// Before, no record that was sent to the partition later is delivered. A record that waits for the
+	// topic, and of which taken is true, is not delivered: it ends with an Ack that has the record, and
+	// whose error is cdc.ErrTakenBack. A nil taken takes nothing. taken must
 	// not call the sink, nor keep key.
-	PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
+	PassOver(a *cdc.Ack, taken func(key []byte, ticket *cdc.Ticket) bool)
 
 	// TakeBack ends records that were sent to a topic, with cdc.ErrTakenBack as PassOver does: those of
 	// which taken is true and that only wait so far.
@@ -123,10 +123,10 @@ type Sink interface {
 	// right, brokers that cannot be reached. It is nil while delivery goes on.
 	Stalled() error
 
-	// Pending calls each once for every topic with records that are sent and not delivered, in any
-	// order. why is what the records wait for, nil if that is not known. closed says that they will
-	// not be delivered any more, because they are behind a record that was refused. each must not
-	// call the sink.
+	// Pending calls each for every topic with records that are sent and not delivered, in any order.
+	// why is what the records wait for, nil if that is not known. closed says that they will not be
+	// delivered any more, because they are behind a record that was refused. Each partition of this
+	// kind has a call of its own. each must not call the sink.
 	Pending(each func(topic string, records int, why error, closed bool))
 
 	// Close frees everything. What is not delivered gets no Ack. A record on the wire may still

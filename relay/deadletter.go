@@ -75,7 +75,7 @@ func (b *badEvents) buryRecord(bad *BadEvent, a *cdc.Ack) bool {
 	}
 	b.note(letter)
 	b.sink.Send(rec, a.Ticket)
-	b.sink.PassOver(a.Topic, nil)
+	b.sink.PassOver(a, nil)
 	return true
 }
 

@@ -232,7 +232,8 @@ func (s *fakeSink) Acks(buf []cdc.Ack) []cdc.Ack {
 	return buf
 }
 
-func (s *fakeSink) PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket) bool) {
+func (s *fakeSink) PassOver(a *cdc.Ack, taken func(key []byte, ticket *cdc.Ticket) bool) {
+	topic := a.Topic
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.behind[topic] != nil {

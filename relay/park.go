@@ -142,7 +142,7 @@ func (p *parker) parkRefused(bad *BadEvent, a *cdc.Ack) (bool, error) {
 		p.append(rec, a.Ticket)
 	}
 	key, table := string(a.Record.Key), p.tableOf(bad.Table)
-	p.sink.PassOver(a.Topic, func(k []byte, t *cdc.Ticket) bool {
+	p.sink.PassOver(a, func(k []byte, t *cdc.Ticket) bool {
 		return string(k) == key && !flight.Uncounted(t) && p.flight.Mine(t) == mine && p.tableOf(t.Table) == table
 	})
 	return true, nil

@@ -109,13 +109,33 @@ func BenchmarkRealPaced(b *testing.B) {
 				topic := k.Topic(b, 4, nil)
 				pump(b, s, topic, 1000, 1000)
 				b.ResetTimer()
-				paced(b, s, topic, b.N, c.every, c.burst)
+				paced(b, s, topic, keys, b.N, c.every, c.burst)
 			})
 		}
 	}
 }
 
-func paced(b *testing.B, s *Kafka, topic string, n int, every time.Duration, burst int) {
+// BenchmarkPaced sends a record every two milliseconds to a broker whose answers take 20 ms: of many keys, and of one.
+func BenchmarkPaced(b *testing.B) {
+	for name, keys := range map[string][][]byte{"many keys": keys, "one key": keys[:1]} {
+		b.Run(name, func(b *testing.B) {
+			c := testenv.FakeKafka(b, kfake.SeedTopics(4, "a"))
+			cfg := config(c.ListenAddrs())
+			w := &wire{wrap: late(20 * time.Millisecond)}
+			cfg.Dial = w.dial
+			s, err := Open(cfg)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close(patient(b))
+			pump(b, s, "a", 1000, 1000)
+			b.ResetTimer()
+			paced(b, s, "a", keys, b.N, 2*time.Millisecond, 1)
+		})
+	}
+}
+
+func paced(b *testing.B, s *Kafka, topic string, keys [][]byte, n int, every time.Duration, burst int) {
 	var lat []time.Duration
 	var buf []cdc.Ack
 	tick := time.NewTicker(every)

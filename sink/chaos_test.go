@@ -52,7 +52,7 @@ func chaos(t *testing.T, r *rand.Rand, lost, refused bool) {
 	cfg.Dial = w.dial
 	cfg.Topics.Create = len(topics) == 3
 	b := open1(t, cfg)
-	b.stuckWait = stuckWait{least: 5 * time.Second, unknown: 5 * time.Second, wire: 10 * time.Second / 3} // well above what anything here takes
+	b.wire = time.Second // the fake brokers write nothing that they have not begun to write by then
 	errs := []*kerr.Error{kerr.NotEnoughReplicas, kerr.KafkaStorageError, kerr.UnknownTopicOrPartition, kerr.NotLeaderForPartition}
 	if lost {
 		errs = append(errs, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend)
@@ -107,15 +107,9 @@ func chaos(t *testing.T, r *rand.Rand, lost, refused bool) {
 	for _, h := range faults {
 		h.Remove()
 	}
-	// A topic that was taken from a stuck client was on the wire, too.
 	b.rerunsMayBe = lost && refused || renewals(b.Kafka) > 0
 	if n := renewals(b.Kafka); n > 0 {
-		t.Logf("%d times a topic was taken from a stuck client", n)
+		t.Logf("%d times a partition gave up its producer id", n)
 	}
 	b.checkLog(c.ListenAddrs(), topics...)
-	for _, topic := range []string{"a", "b"} {
-		if !b.usesLarge(topic) {
-			t.Errorf("no record of topic %s went through the client of the large ones", topic)
-		}
-	}
 }

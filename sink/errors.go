@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -30,14 +30,42 @@ func refusal(err error) cdc.Reason {
 	return kafka.Refusal(err)
 }
 
-func missing(err error) bool {
-	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID)
+func tooLarge(size int) error {
+	return fmt.Errorf("%w (%d bytes, more than fit into a request of %d bytes)", kerr.MessageTooLarge, size, kafka.MaxRequest)
+}
+
+// answer is the error of an answer.
+func answer(rp *kmsg.ProduceResponseTopicPartition) error {
+	err := kerr.ErrorForCode(rp.ErrorCode)
+	if err != nil && rp.ErrorMessage != nil {
+		return fmt.Errorf("%w (%s)", err, *rp.ErrorMessage)
+	}
+	return err
+}
+
+// unwritten reports whether an attempt with this error has written nothing, and never will.
+func unwritten(err error) bool {
+	for _, e := range []error{
+		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.UnknownServerError, kerr.KafkaStorageError, kerr.NetworkException,
+	} {
+		if errors.Is(err, e) {
+			return false
+		}
+	}
+	return errors.As(err, new(*kerr.Error))
+}
+
+// forgotten reports whether a leader does not know a producer id or its sequence numbers any more.
+func forgotten(err error) bool {
+	for _, e := range []error{
+		kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping, kerr.ProducerFenced,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // reason is an error of a topic as readiness and the log show it.
-func reason(topic string, err error) error {
-	if errors.Is(err, kgo.ErrMaxBuffered) {
-		return fmt.Errorf("topic %s: the client's buffer is full (more in flight than the window): %w", topic, err)
-	}
-	return kafka.Reason(topic, err)
-}
+func reason(topic string, err error) error { return kafka.Reason(topic, err) }

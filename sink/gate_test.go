@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -34,7 +33,6 @@ func TestEveryErrorThatPassesIsWaitedOut(t *testing.T) {
 			t.Parallel()
 			c := testenv.FakeKafka(t, kfake.SeedTopics(2, "a", "b"))
 			b := open1(t, config(c.ListenAddrs()))
-			b.stuckWait = stuckWait{least: 15 * time.Second, unknown: 15 * time.Second, wire: 10 * time.Second} // see stuck.go: OUT_OF_ORDER_SEQUENCE_NUMBER makes a client stuck now and then
 			b.send("a", "k", 1)
 			b.send("b", "k", 1)
 			b.all()
@@ -114,8 +112,8 @@ func limited(t testing.TB, n int) *kfake.Cluster {
 	return c
 }
 
-// One record that is too large is refused alone, by name: what was sent before it is delivered, what was sent behind it in its topic is not.
-func TestOversizeIsRefusedAloneAndHoldsItsTopic(t *testing.T) {
+// One record that is too large is refused alone, by name: what was sent before it is delivered, what was sent behind it in its partition is not.
+func TestOversizeIsRefusedAloneAndHoldsItsPartition(t *testing.T) {
 	c := limited(t, 20_000)
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("a", "k", 300)
@@ -127,14 +125,14 @@ func TestOversizeIsRefusedAloneAndHoldsItsTopic(t *testing.T) {
 		t.Errorf("the ack of the large record: %v", err)
 	}
 	b.checkLog(c.ListenAddrs(), "a", "b")
-	if err := b.Stalled(); err == nil || !strings.Contains(err.Error(), "topic a is halted after event "+id) {
+	if err := b.Stalled(); err == nil || !strings.Contains(err.Error(), "partition 0 of topic a is halted after event "+id) {
 		t.Errorf("stalled: %v", err)
 	}
 	b.send("a", "k", 1) // nor is what comes later
 	b.send("b", "k", 50)
 	b.collect(func() bool { return len(b.acked) >= 650 })
-	if g := b.gateOf("a"); g != halted {
-		t.Errorf("the gate is %d", g)
+	if !b.isHalted("a") {
+		t.Error("the partition is not halted any more")
 	}
 }
 
@@ -149,9 +147,6 @@ func TestLargeButCompressibleIsDelivered(t *testing.T) {
 	b.send("a", "k", 20)
 	b.all()
 	b.checkLog(c.ListenAddrs(), "a")
-	if !b.usesLarge("a") {
-		t.Error("nothing went through the client of the large records")
-	}
 }
 
 // The broker refuses a batch for one of its records: only that one is poison.
@@ -282,7 +277,7 @@ func TestAChangedLimitTakesEffect(t *testing.T) {
 	c := limited(t, 5_000)
 	b := open1(t, config(c.ListenAddrs()))
 	set := func(n int) {
-		setTopicConfig(t, b.adm, "a", "max.message.bytes", fmt.Sprint(n))
+		setTopicConfig(t, b.cl, "a", "max.message.bytes", fmt.Sprint(n))
 	}
 	fill := func(size, n int) {
 		for range n {
@@ -299,12 +294,23 @@ func TestAChangedLimitTakesEffect(t *testing.T) {
 	fill(1000, 200)
 	b.all()
 	b.checkLog(c.ListenAddrs(), "a")
-	b.mu.Lock()
-	cl := b.topics["a"].cl[ordinary]
-	b.mu.Unlock()
-	if n, _ := cl.told("a"); n != 2_000 {
-		t.Errorf("the client still makes batches of up to %d bytes", n)
+	if n := b.limitOf("a"); n != 2_000 {
+		t.Errorf("the sink still makes batches of up to %d bytes", n)
 	}
 	id := b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(3000)})
 	b.collect(func() bool { return b.poison[id] != nil })
+}
+
+// isHalted reports whether the topic, or a partition of it, is halted.
+func (b *bench) isHalted(topic string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.topics[topic]
+	return t != nil && (t.halted || t.anyHalted())
+}
+
+func (b *bench) limitOf(topic string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.topics[topic].limit
 }

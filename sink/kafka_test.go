@@ -250,7 +250,8 @@ func TestDeliversInOrder(t *testing.T) {
 	}
 }
 
-// The reason why a topic gets a new client where others would purge it.
+// The reason why a partition that was forgotten is never told the same producer id again (topic.drop): its sequence numbers begin anew, and a
+// leader takes the next batch for one that it has already.
 func TestPurgeWouldLoseARecord(t *testing.T) {
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	purgeLoses(t, c.ListenAddrs(), "a")

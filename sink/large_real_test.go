@@ -14,7 +14,7 @@ func TestRealLargeRecordsFollowATopicThatWasCreatedAgain(t *testing.T) {
 	b := open1(t, config(k.Brokers()))
 	b.sendLarge(a, "k")
 	b.all()
-	deleteTopic(t, b.adm, a)
+	deleteTopic(t, b.cl, a)
 	k.CreateTopic(t, a, 1, map[string]string{"max.message.bytes": "20000"})
 	b.sendLarge(a, "k")
 	b.send(a, "k", 5)

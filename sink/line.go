@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/statelog"
@@ -21,74 +22,133 @@ const (
 	createsAtOnce = 16
 )
 
-// later says why the topic waits, and puts it in line after a pause. It is called by the topic's tender, which ends.
-func (s *Kafka) later(t *topic, why error) {
-	s.mu.Lock()
-	t.reason = why
-	end := s.leave(t)
-	time.AfterFunc(t.pause.Next(), func() { s.ask(t) })
-	s.mu.Unlock()
-	s.closeAll(end)
+// inquiry is the topics to be asked about. Guarded by Kafka.mu.
+type inquiry struct {
+	topics  []*topic
+	running bool // askAll runs
 }
 
-// ask puts the topic in line. Its tender goes on when the brokers have answered.
+// ids is what producer ids the sink was given. Guarded by Kafka.mu.
+type ids struct {
+	newest producerID
+	known  bool // newest may be used, by any partition that has not used it
+}
+
+var noID = producerID{id: -1}
+
+// ask puts the topic in line. Its partitions go on when the brokers have answered. mu is held.
 func (s *Kafka) ask(t *topic) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || t.asking || t.halted {
 		return
 	}
-	s.line = append(s.line, t)
-	if !s.asking {
-		s.asking = true
-		s.wg.Add(1)
-		go s.askAll()
+	t.asking = true
+	s.line.topics = append(s.line.topics, t)
+	if !s.line.running {
+		s.line.running = true
+		s.wg.Go(s.askAll)
 	}
 }
 
 // askAll asks about the topics in line until there are none.
 func (s *Kafka) askAll() {
-	defer s.wg.Done()
 	for {
 		s.mu.Lock()
-		n := min(len(s.line), askGroup)
+		n := min(len(s.line.topics), askGroup)
 		if n == 0 || s.closed {
-			s.asking, s.line = false, nil
+			s.line = inquiry{}
 			s.mu.Unlock()
 			return
 		}
-		group := s.line[:n:n]
-		s.line = s.line[n:]
+		group := s.line.topics[:n:n]
+		s.line.topics = s.line.topics[n:]
+		id := s.needsID(group)
 		s.mu.Unlock()
-		for i, err := range s.learn(group) {
-			if err == nil {
-				err = s.settled(group[i])
+		known, errs := s.question(group)
+		var idErr error
+		if id {
+			idErr = s.identify()
+		}
+		s.mu.Lock()
+		for i, t := range group {
+			t.asking = false
+			err := errs[i]
+			if err == nil && idErr != nil {
+				err = reason(t.name, idErr)
 			}
-			switch t := group[i]; {
-			case err == nil:
-				s.resume(t)
+			if err == nil {
+				err = t.learn(&known[i], time.Now())
+			}
+			switch {
+			case s.closed || err == nil:
 			case refusal(err) != "": // no valid name
-				s.poison(t, err)
+				t.refuseFirst(err)
 			default:
 				s.later(t, err)
 			}
 		}
+		s.mu.Unlock()
 	}
 }
 
-// resume starts the tender of a topic that the brokers were asked about.
-func (s *Kafka) resume(t *topic) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t.known, t.asked = true, true
-	s.wg.Add(1) // s.askAll still counts, so nobody has stopped waiting
-	go s.tend(t)
+// later says why the topic waits, and puts it in line after a pause. mu is held.
+func (s *Kafka) later(t *topic, why error) {
+	t.reason, t.asking = why, true
+	time.AfterFunc(t.pause.Next(), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		t.asking = false
+		s.ask(t)
+	})
 }
 
-// learn asks the brokers for topics and creates those that are missing, where that is configured. Nothing of them is in flight. The
-// errors say why a topic can not be used now; a refusal among them that it never can.
-func (s *Kafka) learn(group []*topic) []error {
-	errs := make([]error, len(group))
+// refuseFirst refuses the first record of a topic that can never be known.
+func (t *topic) refuseFirst(err error) {
+	if sl := t.queue.peek(); sl != nil {
+		t.queue.pop()
+		t.halted = true
+		t.reason = t.refuse(sl, -1, err)
+	}
+}
+
+// needsID reports whether one of the topics needs a producer id that the sink does not have. mu is held.
+func (s *Kafka) needsID(group []*topic) bool {
+	if !s.ids.known {
+		return true
+	}
+	for _, t := range group {
+		for _, p := range t.parts {
+			if p.due && p.renew && p.producer == s.ids.newest {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// identify gets a new producer id.
+func (s *Kafka) identify() error {
+	ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
+	defer cancel()
+	req := kmsg.NewPtrInitProducerIDRequest()
+	req.TransactionTimeoutMillis = 60_000 // of no transaction
+	req.ProducerID, req.ProducerEpoch = -1, -1
+	resp, err := req.RequestWith(ctx, s.cl)
+	if err != nil {
+		return s.unreachable(err)
+	}
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.ids = ids{producerID{resp.ProducerID, resp.ProducerEpoch}, true}
+	s.mu.Unlock()
+	return nil
+}
+
+// question asks the brokers for topics and creates those that are missing, where that is configured. The errors say why a topic can
+// not be used now; a refusal among them that it never can.
+func (s *Kafka) question(group []*topic) ([]kafka.Topic, []error) {
+	all, errs := make([]kafka.Topic, len(group)), make([]error, len(group))
 	ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
 	defer cancel()
 	var names []string
@@ -100,9 +160,9 @@ func (s *Kafka) learn(group []*topic) []error {
 		names = append(names, t.name)
 	}
 	if len(names) == 0 {
-		return errs
+		return all, errs
 	}
-	known, down := kafka.Topics(ctx, s.adm, names, "max.message.bytes")
+	known, down := kafka.Topics(ctx, s.cl, names, "max.message.bytes")
 	var creates sync.WaitGroup
 	turn := make(chan struct{}, createsAtOnce)
 	for i, t := range group {
@@ -127,14 +187,11 @@ func (s *Kafka) learn(group []*topic) []error {
 		case is.Refused != nil && !errors.As(is.Refused, new(*kerr.Error)): // the lack of a right is a *kerr.Error
 			errs[i] = s.unreachable(is.Refused)
 		default:
-			s.mu.Lock()
-			s.limits.Store(t.name, is.Limit())
-			t.partitions, t.limit = int32(len(is.Partitions)), int(is.Limit())
-			s.mu.Unlock()
+			all[i] = is
 		}
 	}
 	creates.Wait()
-	return errs
+	return all, errs
 }
 
 // errFresh is why a topic waits that the sink has just created. It is no stall unless it lasts.
@@ -147,33 +204,14 @@ func (s *Kafka) makes(topic string) bool { return s.cfg.Topics.Create || topic =
 func (s *Kafka) create(ctx context.Context, topic string) error {
 	var err error
 	if topic == s.cfg.DeadLetters {
-		_, _, err = statelog.Letters.Create(ctx, s.adm, topic, false)
+		_, _, err = statelog.Letters.Create(ctx, s.cl, topic, false)
 	} else {
 		how := kafka.NewTopic{Name: topic, Partitions: s.cfg.Topics.Partitions, Replicas: s.cfg.Topics.ReplicationFactor}
-		_, err = how.Create(ctx, s.adm, false)
+		_, err = how.Create(ctx, s.cl, false)
 	}
 	if err != nil {
 		return fmt.Errorf("create topic %s: %w", topic, err)
 	}
 	s.log.Info().Str("topic", topic).Msg("topic created")
 	return fmt.Errorf("topic %s %w", topic, errFresh)
-}
-
-// settled gives a topic that was learned a client of the present generation that works with the topic's present limit.
-func (s *Kafka) settled(t *topic) error {
-	s.mu.Lock()
-	end, forgotten := s.enter(t)
-	end = append(end, s.leave(t)...)
-	c := t.cl[ordinary]
-	s.mu.Unlock()
-	s.closeAll(end)
-	if len(forgotten) > 0 {
-		s.wg.Go(func() { s.adm.PurgeTopicsFromClient(forgotten...) }) // it never produces, so nothing is lost
-	}
-	if c != nil {
-		if told, asked := c.told(t.name); !asked || told == s.limitOf(t.name) {
-			return nil
-		}
-	}
-	return s.fresh(t, ordinary)
 }

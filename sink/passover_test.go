@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -32,7 +33,7 @@ func (b *bench) passingOver(done func() bool) {
 			case errors.Is(a.Err, cdc.ErrTakenBack):
 				b.wantBack(a)
 			case !b.takesBack:
-				b.PassOver(a.Topic, nil)
+				b.PassOver(a, nil)
 			default:
 				mine := cmp.Or(b.backKey, string(a.Record.Key))
 				for _, id := range b.sent[a.Topic+"/"+mine] {
@@ -40,7 +41,7 @@ func (b *bench) passingOver(done func() bool) {
 						b.mine = append(b.mine, id)
 					}
 				}
-				b.PassOver(a.Topic, func(key []byte, ticket *cdc.Ticket) bool { return string(key) == mine && ticket.Tx > a.Ticket.Tx })
+				b.PassOver(a, func(key []byte, ticket *cdc.Ticket) bool { return string(key) == mine && ticket.Tx > a.Ticket.Tx })
 			}
 		}
 		b.buf = b.buf[:0]
@@ -102,7 +103,7 @@ func TestPassOverGoesOnInOrder(t *testing.T) {
 	b.send("a", "k", 300)
 	tooLargeFor(b, "a", "k")
 	for n := range 3 {
-		b.refused()
+		a := b.refused()
 		b.send("a", "k", 50)
 		b.send("b", "k", 50)
 		want := 300 + 50*(n+1)
@@ -110,13 +111,14 @@ func TestPassOverGoesOnInOrder(t *testing.T) {
 			want += 300
 		}
 		b.collect(func() bool { return len(b.acked) >= want })
-		if len(b.acked) != want || b.gateOf("a") != halted {
-			t.Fatalf("refusal %d: %d acknowledged, want %d; gate %d", n, len(b.acked), want, b.gateOf("a"))
+		if len(b.acked) != want || !b.isHalted("a") {
+			t.Fatalf("refusal %d: %d acknowledged, want %d; halted: %t", n, len(b.acked), want, b.isHalted("a"))
 		}
-		b.PassOver("a", nil)
-		b.PassOver("a", nil) // called twice, and for topics that are not halted
-		b.PassOver("b", nil)
-		b.PassOver("unknown", nil)
+		b.PassOver(&a, nil)
+		b.PassOver(&a, nil) // called twice, and for what is not halted
+		b.PassOver(&cdc.Ack{Topic: "b"}, nil)
+		b.PassOver(&cdc.Ack{Topic: "a", Partition: 7}, nil)
+		b.PassOver(&cdc.Ack{Topic: "unknown"}, nil)
 	}
 	b.collect(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
 	if len(b.poison) != 3 {
@@ -135,12 +137,12 @@ func TestEachRecordToAnInvalidTopicIsRefused(t *testing.T) {
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("a b", "k", 5)
 	b.passingOver(func() bool { return len(b.poison) == 5 })
-	waitFor(t, func() bool { return b.gateOf("a b") == idle })
+	waitFor(t, func() bool { return !b.isHalted("a b") })
 	for n := range 3 {
 		b.send("a b", "k", 1)
 		b.passingOver(func() bool { return len(b.poison) == 6+n })
 		if n == 1 {
-			waitFor(t, func() bool { return b.gateOf("a b") == idle })
+			waitFor(t, func() bool { return !b.isHalted("a b") })
 		}
 	}
 	if err := b.Stalled(); err != nil {
@@ -174,33 +176,42 @@ func TestPassOverOfAClosedSinkDoesNothing(t *testing.T) {
 		b := open1(t, config(c.ListenAddrs()))
 		tooLargeFor(b, "a", "k")
 		b.send("a", "k", 10)
-		b.refused()
+		a := b.refused()
 		done := make(chan error)
 		go func() { done <- b.Close(context.Background()) }()
-		b.PassOver("a", nil)
+		b.PassOver(&a, nil)
 		b.send("a", "k", 10)
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		b.PassOver("a", nil)
+		b.PassOver(&a, nil)
 	}
 }
 
-// A topic that halts while the next generation of clients begins goes on through a client of that generation.
-func TestPassOverAfterAChangeOfGeneration(t *testing.T) {
+// A topic that is halted is not forgotten, although nothing may wait for it.
+func TestAHaltedTopicIsNotForgotten(t *testing.T) {
 	c := limited(t, 20_000)
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("a", "k", 10)
+	b.send("b", "k", 10)
+	b.all()
 	tooLargeFor(b, "a", "k")
-	b.send("a", "k", 10)
-	b.refused()
+	a := b.refused()
 	b.mu.Lock()
-	end, _ := b.nextGeneration()
+	b.keep = keep{}
+	b.sweep(time.Now())
+	_, isA := b.topics["a"]
+	_, isB := b.topics["b"]
 	b.mu.Unlock()
-	b.closeAll(end)
-	b.PassOver("a", nil)
-	b.collect(func() bool { return len(b.acked) == 20 })
-	b.checkLog(c.ListenAddrs(), "a")
+	if !isA || isB {
+		t.Errorf("a is known: %t, b is known: %t", isA, isB)
+	}
+	b.send("a", "k", 10)
+	b.send("b", "k", 10)
+	b.collect(func() bool { return len(b.acked) == 30 })
+	b.PassOver(&a, nil)
+	b.collect(func() bool { return len(b.acked) == 40 })
+	b.checkLog(c.ListenAddrs(), "a", "b")
 }
 
 // The order per key holds whatever the brokers answer while records are refused and passed over.
@@ -234,7 +245,7 @@ func TestPassOverUnderRandomFaults(t *testing.T) {
 						rec.Value = testenv.Incompressible(30_000)
 						bad++
 					case 1:
-						rec.Partition = 9
+						rec.Partition, rec.Key = 9, []byte("k9")
 						bad++
 					}
 					b.sendRecord(rec)
@@ -310,9 +321,9 @@ func TestPassOverTakesRecordsBack(t *testing.T) {
 		mine = append(mine, b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: fmt.Append(nil, "value ", n)}))
 	}
 	b.send("b", "k", 1) // another topic
-	b.refused()
+	a := b.refused()
 	b.collect(func() bool { return len(b.acked) == 6 })
-	b.PassOver("a", func(key []byte, ticket *cdc.Ticket) bool { return string(key) == "k" })
+	b.PassOver(&a, func(key []byte, ticket *cdc.Ticket) bool { return string(key) == "k" })
 	var back []string
 	b.collect(func() bool {
 		for i := range b.buf {
@@ -361,7 +372,7 @@ func TestTakeBackReturnsWhatWaitsForATopic(t *testing.T) {
 		t.Errorf("%q taken back, want %q", back, mine)
 	}
 	how := kafka.NewTopic{Name: "none", Partitions: 1}
-	if made, err := how.Create(t.Context(), b.adm, false); err != nil || made.Err != nil {
+	if made, err := how.Create(t.Context(), b.cl, false); err != nil || made.Err != nil {
 		t.Fatal(err, made.Err)
 	}
 	b.collect(func() bool { return len(b.acked) == 6 })

@@ -1,9 +1,11 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -19,119 +21,131 @@ type probe struct {
 	found   map[string]error
 }
 
+// waiter is a topic, or a partition of one, with records that have not ended.
+type waiter struct {
+	t      *topic
+	n      int32 // -1 for a topic that is not known
+	open   int
+	why    error
+	passes bool // why is known, and no stall unless it lasts
+	since  time.Time
+	halted bool
+}
+
+// waiters calls each for all that waits. mu is held.
+func (s *Kafka) waiters(each func(w waiter)) {
+	for _, t := range s.topics {
+		fresh := errors.Is(t.reason, errFresh)
+		if t.halted || t.queue.len() > 0 {
+			each(waiter{t, -1, t.queue.len(), t.reason, fresh, t.since, t.halted})
+		}
+		for _, p := range t.parts {
+			open := p.open()
+			switch {
+			case open == 0 && p.state != halted:
+			case p.state == waits && t.reason != nil:
+				each(waiter{t, p.n, open, t.reason, fresh, p.since, false})
+			default:
+				each(waiter{t, p.n, open, p.reason, p.state != halted && moving(p.reason), p.since, p.state == halted})
+			}
+		}
+	}
+}
+
+// moving reports whether an answer, or the lack of one, may only mean that another broker becomes the leader.
+func moving(err error) bool {
+	e, ok := errors.AsType[*kerr.Error](err)
+	return !ok || e == kerr.NotLeaderForPartition || e == kerr.LeaderNotAvailable || e == kerr.FencedLeaderEpoch || e == kerr.OutOfOrderSequenceNumber
+}
+
 // Stalled says what delivery is waiting for, or nil. It is cheap: where the reason is not known yet it starts one search for
 // it, not more often than every kafka.ProbeEvery, and says meanwhile how long there was no acknowledgement.
 func (s *Kafka) Stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	var worst *topic
-	var silent []string
-	for _, t := range s.topics {
-		if t.pending == 0 && t.gate != halted {
-			continue
+	var worst waiter
+	silent := map[string]bool{}
+	s.waiters(func(w waiter) {
+		if (w.why == nil || w.passes) && now.Sub(w.since) < kafka.StallAfter {
+			return
 		}
-		if (t.reason == nil || errors.Is(t.reason, errFresh)) && now.Sub(t.since) < kafka.StallAfter {
-			continue
+		if worst.t == nil || w.since.Before(worst.since) || w.since.Equal(worst.since) && (w.t.name < worst.t.name || w.t == worst.t && w.n < worst.n) {
+			worst = w
 		}
-		if worst == nil || t.since.Before(worst.since) || t.since.Equal(worst.since) && t.name < worst.name {
-			worst = t
+		if w.why == nil {
+			silent[w.t.name] = true
 		}
-		if t.reason == nil || t.flight > 0 && now.Sub(t.since) >= kafka.StallAfter { // the reason may be an earlier attempt's
-			silent = append(silent, t.name)
-		}
-	}
-	if worst == nil || s.closed {
+	})
+	if worst.t == nil || s.closed {
 		s.probe.found = nil
 		return nil
 	}
 	if len(silent) > 0 && !s.probe.running && now.Sub(s.probe.at) > kafka.ProbeEvery {
 		s.probe.running = true
-		s.wg.Add(1)
-		go s.search(silent)
+		s.wg.Go(func() { s.search(slices.Sorted(maps.Keys(silent))) })
 	}
-	if worst.reason != nil {
-		return worst.reason
+	if worst.why != nil {
+		return worst.why
 	}
-	if err := s.probe.found[worst.name]; err != nil {
+	if err := s.probe.found[worst.t.name]; err != nil {
 		return err
 	}
 	if err := s.dials.Last(); err != nil { // the search says the same later, because it waits for the brokers
-		return fmt.Errorf("topic %s: %w", worst.name, err)
+		return fmt.Errorf("topic %s: %w", worst.t.name, err)
 	}
-	return kafka.Silence{Topic: worst.name, Since: now.Sub(worst.since)}
+	return kafka.Silence{Topic: worst.t.name, Since: now.Sub(worst.since)}
 }
 
 // Unreachable reports whether the newest attempt to connect to a broker has failed.
 func (s *Kafka) Unreachable() bool { return s.dials.Last() != nil }
 
-// Pending calls each once for every topic that has records which are sent and not delivered: how many, what they wait for (nil
-// where that is not known), and whether the topic is closed behind a record that was refused. each must not call the sink.
+// Pending calls each for every topic with records that are sent and not delivered: how many, and what they wait for, nil where that is
+// not known. It calls each once more for every partition that is closed behind a record that was refused. each must not call the sink.
 func (s *Kafka) Pending(each func(topic string, records int, why error, closed bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, t := range s.topics {
-		if t.pending == 0 {
-			continue
+	type sum struct {
+		open int
+		why  error
+	}
+	sums := map[string]sum{}
+	s.waiters(func(w waiter) {
+		if w.halted {
+			if w.open > 0 {
+				each(w.t.name, w.open, w.why, true)
+			}
+			return
 		}
-		why := t.reason
-		if why == nil {
-			why = s.probe.found[name]
-		}
-		each(name, t.pending, why, t.gate == halted)
+		all := sums[w.t.name]
+		all.open, all.why = all.open+w.open, cmp.Or(all.why, w.why, s.probe.found[w.t.name])
+		sums[w.t.name] = all
+	})
+	for name, all := range sums {
+		each(name, all.open, all.why, false)
 	}
 }
 
 func (s *Kafka) search(topics []string) {
-	defer s.wg.Done()
-	slices.Sort(topics)
 	if len(topics) > 32 {
 		topics = topics[:32] // one reason is enough for all; the others have their turn later
 	}
-	s.nudge(topics)
 	ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
 	defer cancel()
-	found, wait, told := map[string]error{}, map[string]time.Duration{}, map[int32]time.Duration{}
-	known, err := kafka.Topics(ctx, s.adm, topics, "min.insync.replicas")
+	found := map[string]error{}
+	known, err := kafka.Topics(ctx, s.cl, topics, "min.insync.replicas")
 	for i, name := range topics {
 		if err != nil {
 			found[name] = s.unreachable(err)
-		} else if errors.Is(known[i].Err, kerr.UnknownTopicOrPartition) && s.makes(name) { // it was deleted while its events wait
-			found[name] = s.create(ctx, name)
 		} else if why := known[i].Unwritable(); why != nil {
 			found[name] = why
-		} else if wait[name], why = s.mustWait(ctx, &known[i], told); why != nil {
-			found[name] = fmt.Errorf("topic %s: %w", name, why)
 		} else if why := s.dials.Last(); why != nil {
 			found[name] = fmt.Errorf("topic %s: %w", name, why)
 		}
 	}
 	s.mu.Lock()
-	s.probe.running, s.probe.at, s.probe.found = false, time.Now(), found
-	for _, name := range topics {
-		if t := s.topics[name]; t != nil { // else it was forgotten meanwhile
-			s.suspect(t, found[name] == nil, wait[name])
-		}
-	}
+	s.probe = probe{at: time.Now(), found: found}
 	s.mu.Unlock()
-}
-
-// nudge has the clients that hold records of these topics load what the brokers know. The client then tries again with whatever
-// it still holds. Without that it would try at its next load, minutes later, where it has missed a record: franz-go 1.22.2 makes
-// a new topic's partitions visible after it has buffered their first record (storePartitionsUpdate), so a failure of all that is
-// buffered passes over that record if it comes in between (failBufferedRecords, after a producer id was refused).
-func (s *Kafka) nudge(topics []string) {
-	clients := map[*client]bool{}
-	s.mu.Lock()
-	for _, name := range topics {
-		if t := s.topics[name]; t != nil && t.flight > 0 {
-			clients[t.through] = true
-		}
-	}
-	s.mu.Unlock()
-	for c := range clients {
-		c.ForceMetadataRefresh()
-	}
 }
 
 // unreachable names the brokers, and the dialer's own error if there is one.

@@ -123,7 +123,7 @@ func (s *Stdout) Stalled() error {
 }
 
 // PassOver does nothing: Stdout refuses no record, it only fails to write.
-func (s *Stdout) PassOver(string, func([]byte, *cdc.Ticket) bool) {}
+func (s *Stdout) PassOver(*cdc.Ack, func([]byte, *cdc.Ticket) bool) {}
 
 // TakeBack does nothing: nothing waits.
 func (s *Stdout) TakeBack(string, func([]byte, *cdc.Ticket) bool) {}

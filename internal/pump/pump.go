@@ -1,5 +1,5 @@
 // Package pump sends the records of a command and tells what became of each one. A Pump remembers what a record was sent
-// for, bounds what is in flight, lets a topic go on behind a refused record, and says what delivery waits for. The sink keeps
+// for, bounds what is in flight, lets a partition go on behind a refused record, and says what delivery waits for. The sink keeps
 // the order of each key and retries.
 //
 // The relay's loop doesn't use it. A Pump waits for nothing but acknowledgements, while the loop also reads, confirms,
@@ -20,7 +20,7 @@ import (
 type Sink interface {
 	Send(rec *cdc.Record, ticket cdc.Ticket)
 	Acks(buf []cdc.Ack) []cdc.Ack
-	PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
+	PassOver(a *cdc.Ack, taken func(key []byte, ticket *cdc.Ticket) bool)
 	Wake() <-chan struct{}
 	Stalled() error
 	Pending(each func(topic string, records int, why error, closed bool))
@@ -30,8 +30,8 @@ type Sink interface {
 type Pump[T any] struct {
 	Sink Sink
 	// Ended takes the end of a record. a.Err is nil, or why the record was refused. Ended may send more. When it returns nil
-	// for a refused record, the topic goes on behind that one. An error ends the Wait: the record stays in flight, and so does
-	// what was sent to its topic later.
+	// for a refused record, its partition goes on behind that one. An error ends the Wait: the record stays in flight, and so does
+	// what was sent to its partition later.
 	Ended func(of T, a *cdc.Ack) error
 	// Look, if not nil, is called about once a second while Wait waits. An error ends the Wait.
 	Look func(ctx context.Context) error
@@ -168,7 +168,7 @@ func (p *Pump[T]) collect() (more bool, stop error) {
 			continue
 		}
 		if a.Err != nil {
-			p.Sink.PassOver(a.Topic, nil)
+			p.Sink.PassOver(a, nil)
 		}
 		p.sent[n].ended = true
 		p.open--

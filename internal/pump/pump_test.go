@@ -37,10 +37,10 @@ func (f *fake) Acks(buf []cdc.Ack) []cdc.Ack {
 	return buf
 }
 
-func (f *fake) PassOver(topic string, _ func([]byte, *cdc.Ticket) bool) {
+func (f *fake) PassOver(a *cdc.Ack, _ func([]byte, *cdc.Ticket) bool) {
 	f.Lock()
 	defer f.Unlock()
-	f.closed[topic] = false
+	f.closed[a.Topic] = false
 }
 
 func (f *fake) Wake() <-chan struct{} { return f.wake }

@@ -138,12 +138,12 @@ func (s *holdingSink) Acks(buf []cdc.Ack) []cdc.Ack {
 	return buf
 }
 
-func (s *holdingSink) PassOver(string, func([]byte, *cdc.Ticket) bool) {}
-func (s *holdingSink) TakeBack(string, func([]byte, *cdc.Ticket) bool) {}
-func (s *holdingSink) Wake() <-chan struct{}                           { return s.wake }
-func (s *holdingSink) Stalled() error                                  { return nil }
-func (s *holdingSink) Pending(func(string, int, error, bool))          {}
-func (s *holdingSink) Close(context.Context) error                     { return nil }
+func (s *holdingSink) PassOver(*cdc.Ack, func([]byte, *cdc.Ticket) bool) {}
+func (s *holdingSink) TakeBack(string, func([]byte, *cdc.Ticket) bool)   {}
+func (s *holdingSink) Wake() <-chan struct{}                             { return s.wake }
+func (s *holdingSink) Stalled() error                                    { return nil }
+func (s *holdingSink) Pending(func(string, int, error, bool))            {}
+func (s *holdingSink) Close(context.Context) error                       { return nil }
 
 // A replay holds no snapshot of the database while it can send nothing. It goes on behind the last row that it has sent.
 func TestAReplayHoldsNoSnapshotWhileItCanSendNothing(t *testing.T) {

@@ -146,7 +146,7 @@ var (
 	parkedKeys  = desc("walpost_parked_keys", "Keys that are parked, because one of their events cannot be delivered.")
 	parkedNow   = desc("walpost_parked_events", "Events of the parked keys that wait for a release.")
 	parkedAge   = desc("walpost_parked_oldest_seconds", "Time since the commit of the oldest parked event, 0 if nothing is parked.")
-	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were healthy; events may be delivered twice each time.")
+	abandoned   = desc("walpost_topics_abandoned_total", "Times that a partition gave up its producer id although an earlier answer was lost; events may be delivered twice each time.")
 	skipped     = desc("walpost_events_skipped_total", "Events that were skipped because walpost skip asked for it.")
 	remarks     = desc("walpost_remarks_total", "What the process skipped, by kind.", "what")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as /readyz reports it.")

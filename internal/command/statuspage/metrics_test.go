@@ -231,7 +231,7 @@ walpost_slot_wal_status{database="shop",slot="walpost",status="extended"} 1
 walpost_slot_wal_status{database="shop",slot="walpost",status="lost"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="reserved"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="unreserved"} 0
-# HELP walpost_topics_abandoned_total Times that a topic was taken from a Kafka client that got no answers although the brokers were healthy; events may be delivered twice each time.
+# HELP walpost_topics_abandoned_total Times that a partition gave up its producer id although an earlier answer was lost; events may be delivered twice each time.
 # TYPE walpost_topics_abandoned_total counter
 walpost_topics_abandoned_total 2
 # HELP walpost_window_full_seconds_total Time in which nothing was read because the window was full.

@@ -29,7 +29,7 @@ type Keeper interface {
 
 // Ended tells a Keeper, which may be nil, of an acknowledgement. It reports whether the row comes again,
 // so that nothing of this delivery is left to do. pass is Sink.PassOver.
-func Ended(k Keeper, a *cdc.Ack, pass func(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)) (again bool) {
+func Ended(k Keeper, a *cdc.Ack, pass func(a *cdc.Ack, taken func(key []byte, ticket *cdc.Ticket) bool)) (again bool) {
 	row := a.Ticket.Row
 	switch {
 	case k == nil:
@@ -40,7 +40,7 @@ func Ended(k Keeper, a *cdc.Ack, pass func(topic string, taken func(key []byte, 
 		return true
 	case a.Record != nil && badevent.Because(a.Err) != "" && k.Refused(row, badevent.Refused(a).Reason()):
 		key := a.Record.Key
-		pass(a.Topic, func(other []byte, _ *cdc.Ticket) bool { return key != nil && bytes.Equal(key, other) })
+		pass(a, func(other []byte, _ *cdc.Ticket) bool { return key != nil && bytes.Equal(key, other) })
 		return true
 	}
 	return false

@@ -42,8 +42,8 @@ func TestAKeeperIsToldOfEachOutcome(t *testing.T) {
 		c.ack.Ticket.Row, c.ack.Topic = 7, "a"
 		var taken []string
 		passed := false
-		ends := Ended(k, &c.ack, func(topic string, of func([]byte, *cdc.Ticket) bool) {
-			passed = topic == "a"
+		ends := Ended(k, &c.ack, func(a *cdc.Ack, of func([]byte, *cdc.Ticket) bool) {
+			passed = a == &c.ack
 			for _, key := range [][]byte{[]byte("k"), []byte("j"), nil} {
 				if of(key, nil) {
 					taken = append(taken, string(key))

@@ -52,7 +52,7 @@ const (
 // A Sink delivers records.
 type Sink interface {
 	Send(*cdc.Record, cdc.Ticket)
-	PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
+	PassOver(a *cdc.Ack, taken func(key []byte, ticket *cdc.Ticket) bool)
 	TakeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
 }
 
@@ -408,7 +408,7 @@ func (p *Releaser) Delivered(a *cdc.Ack) error {
 		r.sent[what.nth].arrived, r.moved = true, p.now.Time
 	case errors.As(a.Err, &refusal):
 		p.again(r, what.letter, refusal.Reason, a.Err)
-		p.Sink.PassOver(a.Topic, p.inRound(r))
+		p.Sink.PassOver(a, p.inRound(r))
 	case !errors.Is(a.Err, cdc.ErrTakenBack):
 		return fmt.Errorf("deliver parked event %s: %w", a.EventID, a.Err)
 	}

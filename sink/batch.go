@@ -1,0 +1,135 @@
+package sink
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"math"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A producerID is one that the brokers gave to this sink alone. Under it they take the batches of a partition only in the
+// order of their sequence numbers, and each only once.
+type producerID struct {
+	id    int64
+	epoch int16
+}
+
+// A batch is what a partition is sent at once. It keeps its producer id and its sequence numbers as long as the brokers may have it:
+// then it can be sent again without being written twice.
+type batch struct {
+	p        *partition
+	slots    []*slot
+	topic    [16]byte // its id when the batch was sent
+	producer producerID
+	seq      int32 // of the first record
+
+	wire    []byte // encoded; empty before
+	metrics kgo.ProduceBatchMetrics
+
+	trial bool  // a single record, because a batch with it was refused
+	out   bool  // on its way
+	head  bool  // when it was sent, every batch before it was acknowledged
+	lost  bool  // it may be written, because an attempt had no answer that excludes that
+	err   error // of the last answer
+}
+
+// bytesOf is what slots take in a batch, at most.
+func bytesOf(total int, sl *slot) int { return max(total, batchHead) + sl.bytes - batchHead }
+
+func nextSeq(seq int32, n int) int32 { return int32((int64(seq) + int64(n)) & math.MaxInt32) }
+
+// A press encodes batches. It is used by one goroutine at a time.
+type press struct {
+	compressor kgo.Compressor // nil for none
+	plain      []byte
+	packed     bytes.Buffer
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// encode writes the batch in Kafka's record format, version 2.
+func (e *press) encode(b *batch) {
+	first := b.slots[0].rec.Time.UnixMilli()
+	newest := first
+	e.plain = e.plain[:0]
+	for i, sl := range b.slots {
+		at := sl.rec.Time.UnixMilli()
+		newest = max(newest, at)
+		e.plain = appendRecord(e.plain, sl, at-first, int64(i))
+	}
+	body, codec := e.plain, kgo.CompressionCodecType(0)
+	if e.compressor != nil {
+		e.packed.Reset()
+		if packed, used := e.compressor.Compress(&e.packed, e.plain); used > 0 && len(packed) < len(e.plain) {
+			body, codec = packed, used
+		}
+	}
+	w := b.wire[:0]
+	w = binary.BigEndian.AppendUint64(w, 0)
+	w = binary.BigEndian.AppendUint32(w, uint32(batchHead-12+len(body)))
+	w = binary.BigEndian.AppendUint32(w, math.MaxUint32) // the leader's epoch, which only brokers know
+	w = append(w, 2, 0, 0, 0, 0)                         // the version, and the checksum
+	w = binary.BigEndian.AppendUint16(w, uint16(codec))
+	w = binary.BigEndian.AppendUint32(w, uint32(len(b.slots)-1))
+	w = binary.BigEndian.AppendUint64(w, uint64(first))
+	w = binary.BigEndian.AppendUint64(w, uint64(newest))
+	w = binary.BigEndian.AppendUint64(w, uint64(b.producer.id))
+	w = binary.BigEndian.AppendUint16(w, uint16(b.producer.epoch))
+	w = binary.BigEndian.AppendUint32(w, uint32(b.seq))
+	w = binary.BigEndian.AppendUint32(w, uint32(len(b.slots)))
+	w = append(w, body...)
+	binary.BigEndian.PutUint32(w[17:], crc32.Checksum(w[21:], castagnoli))
+	b.wire = w
+	b.metrics = kgo.ProduceBatchMetrics{
+		NumRecords: len(b.slots), UncompressedBytes: len(e.plain), CompressedBytes: len(body), CompressionType: uint8(codec),
+	}
+}
+
+func appendRecord(dst []byte, sl *slot, delta, i int64) []byte {
+	r := &sl.rec
+	n := 1 + varintLen(delta) + varintLen(i) + bytesLen(r.Key) + bytesLen(r.Value) + varintLen(int64(len(r.Headers)))
+	for k := range r.Headers {
+		n += varintLen(int64(len(r.Headers[k].Key))) + len(r.Headers[k].Key) + bytesLen(r.Headers[k].Value)
+	}
+	dst = binary.AppendVarint(dst, int64(n))
+	dst = append(dst, 0)
+	dst = binary.AppendVarint(dst, delta)
+	dst = binary.AppendVarint(dst, i)
+	dst = appendBytes(dst, r.Key)
+	dst = appendBytes(dst, r.Value)
+	dst = binary.AppendVarint(dst, int64(len(r.Headers)))
+	for k := range r.Headers {
+		dst = binary.AppendVarint(dst, int64(len(r.Headers[k].Key)))
+		dst = append(dst, r.Headers[k].Key...)
+		dst = appendBytes(dst, r.Headers[k].Value)
+	}
+	return dst
+}
+
+func appendBytes(dst, b []byte) []byte {
+	if b == nil {
+		return binary.AppendVarint(dst, -1)
+	}
+	return append(binary.AppendVarint(dst, int64(len(b))), b...)
+}
+
+func bytesLen(b []byte) int {
+	if b == nil {
+		return 1
+	}
+	return varintLen(int64(len(b))) + len(b)
+}
+
+func varintLen(v int64) int {
+	n := 1
+	for u := uint64(v)<<1 ^ uint64(v>>63); u >= 0x80; u >>= 7 {
+		n++
+	}
+	return n
+}
+
+// answerWithin is how long the brokers may take to acknowledge a batch. The client waits as long again before it gives a connection up.
+const answerWithin = 10 * time.Second

@@ -1,0 +1,266 @@
+package sink
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
+)
+
+// A lane sends to one broker what the partitions have that it leads. While requests are on their way, the next batches fill.
+type lane struct {
+	s    *Kafka
+	id   int32
+	wake chan struct{}
+	full chan struct{} // a batch is full, so that no linger is needed
+	press
+
+	// Guarded by Kafka.mu.
+	ready  []*partition
+	spare  []*partition
+	flight int // requests
+}
+
+const maxRequests = 5 // of a lane on their way
+
+// laneOf returns the lane of a broker. mu is held.
+func (s *Kafka) laneOf(broker int32) *lane {
+	l := s.lanes[broker]
+	if l == nil {
+		l = &lane{s: s, id: broker, wake: make(chan struct{}, 1), full: make(chan struct{}, 1), press: press{compressor: s.compressor}}
+		s.lanes[broker] = l
+		s.wg.Go(l.run)
+	}
+	return l
+}
+
+// add has the lane look at a partition. mu is held.
+func (l *lane) add(p *partition) {
+	l.ready = append(l.ready, p)
+	poke(l.wake)
+}
+
+func (l *lane) run() {
+	linger := time.Duration(l.s.cfg.Linger)
+	for {
+		select {
+		case <-l.wake:
+		case <-l.s.ctx.Done():
+			return
+		}
+		if linger > 0 && !l.anyFull() {
+			timer := time.NewTimer(linger)
+			select {
+			case <-timer.C:
+			case <-l.full:
+			case <-l.s.ctx.Done():
+			}
+			timer.Stop()
+		}
+		for l.send() {
+		}
+	}
+}
+
+func (l *lane) anyFull() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	for _, p := range l.ready {
+		if len(p.again) > 0 || p.queue.bytes >= p.t.limit {
+			return true
+		}
+	}
+	return false
+}
+
+// send sends one request, and returns when it is being written, so that the next one comes behind it. false: there is
+// nothing to send, or enough on its way.
+func (l *lane) send() bool {
+	l.s.mu.Lock()
+	if l.s.closed || l.flight >= maxRequests {
+		l.s.mu.Unlock()
+		return false
+	}
+	batches := l.collect()
+	if len(batches) > 0 {
+		l.flight++
+	}
+	l.s.mu.Unlock()
+	if len(batches) == 0 {
+		return false
+	}
+	for _, b := range batches {
+		if len(b.wire) == 0 {
+			l.encode(b)
+		}
+	}
+	req := newRequest(batches)
+	done := make(chan struct{})
+	l.s.wg.Go(func() {
+		defer close(done)
+		l.await(req)
+	})
+	select {
+	case <-req.written:
+	case <-done:
+	}
+	return true
+}
+
+// collect takes a batch of each partition that has one, as far as they fit into one request. mu is held.
+func (l *lane) collect() (batches []*batch) {
+	ready := l.ready
+	l.ready, l.spare = l.spare[:0], nil
+	total, alone := 0, false
+	for _, p := range ready {
+		p.listed = false
+		switch {
+		case !p.sendable():
+			continue
+		case p.t.leaders[p.n] != l.id:
+			p.offer()
+			continue
+		case len(p.again) == 0 && p.queue.peek().bytes > kafka.MaxRequest-kafka.LeastLimit:
+			if len(p.flight) == 0 { // otherwise when it's empty
+				p.refuse(tooLarge(p.queue.peek().bytes))
+			}
+			continue
+		case alone || p.width == 1 && len(p.again) == 0 && total > 0, // a suspected record is sent without any other
+			total > 0 && total+p.nextBytes() > kafka.MaxRequest-kafka.LeastLimit*(len(batches)+1):
+			p.listed = true
+			l.add(p)
+			continue
+		}
+		total += p.nextBytes()
+		b := p.next()
+		batches, alone = append(batches, b), b.trial
+		p.offer()
+	}
+	clear(ready)
+	l.spare = ready
+	return batches
+}
+
+// A request is a produce request that tells when the client writes it.
+type request struct {
+	kmsg.ProduceRequest
+	highest int16 // version
+	topics  []*topic
+	batches map[place]*batch // without an answer
+	once    sync.Once
+	written chan struct{} // closed
+}
+
+type place struct {
+	t *topic
+	n int32
+}
+
+// newRequest makes a request of batches of different partitions.
+func newRequest(batches []*batch) *request {
+	r := &request{
+		ProduceRequest: kmsg.NewProduceRequest(), highest: new(kmsg.ProduceRequest).MaxVersion(),
+		batches: make(map[place]*batch, len(batches)), written: make(chan struct{}),
+	}
+	r.Acks, r.TimeoutMillis = -1, int32(answerWithin.Milliseconds())
+	at := map[*topic]int{}
+	for _, b := range batches {
+		t := b.p.t
+		i, ok := at[t]
+		if !ok {
+			i = len(r.Topics)
+			at[t] = i
+			rt := kmsg.NewProduceRequestTopic()
+			rt.Topic, rt.TopicID = t.name, b.topic
+			if b.topic == [16]byte{} {
+				r.highest = min(r.highest, 12) // the last one that names topics
+			}
+			r.Topics, r.topics = append(r.Topics, rt), append(r.topics, t)
+		}
+		rp := kmsg.NewProduceRequestTopicPartition()
+		rp.Partition, rp.Records = b.p.n, b.wire
+		r.Topics[i].Partitions = append(r.Topics[i].Partitions, rp)
+		r.batches[place{t, b.p.n}] = b
+	}
+	return r
+}
+
+// MaxVersion is the newest version that the request can have.
+func (r *request) MaxVersion() int16 { return r.highest }
+
+// AppendTo is called by the client when it is about to write the request, before any that it is given later.
+func (r *request) AppendTo(dst []byte) []byte {
+	r.once.Do(func() { close(r.written) })
+	return r.ProduceRequest.AppendTo(dst)
+}
+
+var errNoAnswer = errors.New("the broker gave no answer for the partition")
+
+// await sends the request and gives the partitions the outcome.
+func (l *lane) await(req *request) {
+	s := l.s
+	kresp, err := s.cl.Broker(int(l.id)).Request(s.ctx, req)
+	resp, _ := kresp.(*kmsg.ProduceResponse)
+	if err == nil && resp == nil {
+		err = errNoAnswer
+	}
+	now := time.Now()
+	var written []*hooked
+	s.mu.Lock()
+	l.flight--
+	poke(l.wake)
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	if err == nil {
+		for i := range resp.Topics {
+			rt := &resp.Topics[i]
+			for k := range rt.Partitions {
+				rp := &rt.Partitions[k]
+				if b := req.take(i, rt, rp.Partition); b != nil {
+					why := answer(rp)
+					if why == nil && len(s.hooks) > 0 {
+						written = append(written, &hooked{b.p.t.name, b.p.n, b.metrics})
+					}
+					b.p.answered(b, why, now)
+				}
+			}
+		}
+		err = errNoAnswer
+	}
+	for _, b := range req.batches {
+		b.p.answered(b, s.unreachable(err), now)
+	}
+	s.mu.Unlock()
+	for _, w := range written {
+		for _, h := range s.hooks {
+			h.OnProduceBatchWritten(kgo.BrokerMetadata{NodeID: l.id}, w.topic, w.partition, w.metrics)
+		}
+	}
+}
+
+type hooked struct {
+	topic     string
+	partition int32
+	metrics   kgo.ProduceBatchMetrics
+}
+
+// take removes the batch that an answer is for, which is probably one of topic i.
+func (r *request) take(i int, rt *kmsg.ProduceResponseTopic, n int32) *batch {
+	for k := range r.Topics {
+		k = (i + k) % len(r.Topics)
+		sent := &r.Topics[k]
+		if r.Version >= 13 && sent.TopicID == rt.TopicID || r.Version < 13 && sent.Topic == rt.Topic {
+			at := place{r.topics[k], n}
+			b := r.batches[at]
+			delete(r.batches, at)
+			return b
+		}
+	}
+	return nil
+}
