@@ -36,6 +36,14 @@ type batch struct {
 	err   error // of the last answer
 }
 
+// bytes is the size of the batch without compression, at most.
+func (b *batch) bytes() (n int) {
+	for _, sl := range b.slots {
+		n = bytesOf(n, sl)
+	}
+	return n
+}
+
 // bytesOf is what slots take in a batch, at most.
 func bytesOf(total int, sl *slot) int { return max(total, batchHead) + sl.bytes - batchHead }
 
@@ -60,6 +68,7 @@ func (e *press) encode(b *batch) {
 		newest = max(newest, at)
 		e.plain = appendRecord(e.plain, sl, at-first, int64(i))
 	}
+	plain := len(e.plain)
 	body, codec := e.plain, kgo.CompressionCodecType(0)
 	if e.compressor != nil {
 		e.packed.Reset()
@@ -81,10 +90,16 @@ func (e *press) encode(b *batch) {
 	w = binary.BigEndian.AppendUint32(w, uint32(b.seq))
 	w = binary.BigEndian.AppendUint32(w, uint32(len(b.slots)))
 	w = append(w, body...)
+	if cap(e.plain) > keptBytes {
+		e.plain = nil
+	}
+	if e.packed.Cap() > keptBytes {
+		e.packed = bytes.Buffer{}
+	}
 	binary.BigEndian.PutUint32(w[17:], crc32.Checksum(w[21:], castagnoli))
 	b.wire = w
 	b.metrics = kgo.ProduceBatchMetrics{
-		NumRecords: len(b.slots), UncompressedBytes: len(e.plain), CompressedBytes: len(body), CompressionType: uint8(codec),
+		NumRecords: len(b.slots), UncompressedBytes: plain, CompressedBytes: len(body), CompressionType: uint8(codec),
 	}
 }
 
@@ -130,6 +145,9 @@ func varintLen(v int64) int {
 	}
 	return n
 }
+
+// keptBytes is how large a buffer may be that is kept for the next batch.
+const keptBytes = 4 << 20
 
 // answerWithin is how long the brokers may take to acknowledge a batch. The client waits as long again before it gives a connection up.
 const answerWithin = 10 * time.Second

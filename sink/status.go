@@ -129,5 +129,9 @@ func (o *pool) put(b *batch) {
 	if len(o.batches) < keptBatches {
 		o.batches = append(o.batches, b)
 	}
-	*b = batch{slots: b.slots[:0], wire: b.wire[:0]}
+	wire := b.wire[:0]
+	if cap(wire) > keptBytes {
+		wire = nil
+	}
+	*b = batch{slots: b.slots[:0], wire: wire}
 }
