@@ -3,6 +3,7 @@ package sink
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -14,6 +15,9 @@ import (
 
 // errPartition is the client's refusal of a partition that the topic does not have.
 var errPartition = errors.New("the topic has no such partition")
+
+// errStale is why a topic waits of which a broker knows fewer partitions than there are.
+var errStale = errors.New("the broker does not know all partitions yet")
 
 // timestampHint is the advice for a record whose timestamp the topic refuses.
 func timestampHint() string {
@@ -43,28 +47,34 @@ func answer(rp *kmsg.ProduceResponseTopicPartition) error {
 	return err
 }
 
-// unwritten reports whether an attempt with this error has written nothing, and never will.
+// noAnswer is the error of an attempt that a broker did not answer. It is no error that a broker gave, even where one refused the
+// connection with such an error.
+type noAnswer struct {
+	error
+	sent bool // the request may have left
+}
+
+// unwritten reports whether an attempt with this error has written nothing, and never will. That is so only for errors that a leader
+// gives before it appends. It answers others, such as NOT_LEADER_OR_FOLLOWER, also to a batch that it has appended, when it loses the
+// partition while it waits for the replicas.
 func unwritten(err error) bool {
-	for _, e := range []error{
-		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.UnknownServerError, kerr.KafkaStorageError, kerr.NetworkException,
-	} {
-		if errors.Is(err, e) {
-			return false
-		}
+	if none, ok := errors.AsType[noAnswer](err); ok {
+		return !none.sent
 	}
-	return errors.As(err, new(*kerr.Error))
+	return refusal(err) != "" || forgotten(err) || isOne(err,
+		kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.NotEnoughReplicas, kerr.ThrottlingQuotaExceeded,
+		kerr.CorruptMessage, kerr.UnsupportedCompressionType, kerr.UnsupportedForMessageFormat)
+}
+
+func isOne(err error, of ...*kerr.Error) bool {
+	e, ok := errors.AsType[*kerr.Error](err)
+	return ok && slices.Contains(of, e)
 }
 
 // forgotten reports whether a leader does not know a producer id or its sequence numbers any more.
 func forgotten(err error) bool {
-	for _, e := range []error{
-		kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping, kerr.ProducerFenced,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return isOne(err, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
+		kerr.ProducerFenced)
 }
 
 // reason is an error of a topic as readiness and the log show it.

@@ -294,11 +294,11 @@ func TestAChangedLimitTakesEffect(t *testing.T) {
 	fill(1000, 200)
 	b.all()
 	b.checkLog(c.ListenAddrs(), "a")
+	id := b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(3000)})
+	b.collect(func() bool { return b.poison[id] != nil })
 	if n := b.limitOf("a"); n != 2_000 {
 		t.Errorf("the sink still makes batches of up to %d bytes", n)
 	}
-	id := b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(3000)})
-	b.collect(func() bool { return b.poison[id] != nil })
 }
 
 // isHalted reports whether the topic, or a partition of it, is halted.

@@ -44,6 +44,7 @@ type Kafka struct {
 	hash   hash
 	line   inquiry
 	ids    ids
+	plain  bool // nothing is compressed, because a broker does not know the compression
 	probe  probe
 	counts counts
 }
@@ -51,6 +52,7 @@ type Kafka struct {
 // A link is the way to the brokers. It does not change.
 type link struct {
 	cl         *kgo.Client
+	brokers    brokers
 	dials      kafka.Dials
 	hooks      []kgo.HookProduceBatchWritten
 	compressor kgo.Compressor // nil for none
@@ -68,11 +70,7 @@ const usualWire = 2*answerWithin + 2*time.Second
 
 // Open makes a sink of a valid configuration. It does not wait for the brokers: whatever is wrong with them shows in Stalled.
 func Open(cfg Config) (*Kafka, error) {
-	s := &Kafka{
-		cfg: cfg, log: cfg.Logger, link: link{wire: usualWire}, directory: directory{topics: map[string]*topic{}, keep: usualKeep},
-		lanes: map[int32]*lane{}, outbox: outbox{wake: make(chan struct{}, 1)}, counts: counts{topics: map[string]*uint64{}},
-		hash: hash{by: kgo.StickyKeyPartitioner(nil).ForTopic("")},
-	}
+	s := newKafka(cfg)
 	for _, h := range cfg.Hooks {
 		if h, ok := h.(kgo.HookProduceBatchWritten); ok {
 			s.hooks = append(s.hooks, h)
@@ -85,13 +83,24 @@ func Open(cfg Config) (*Kafka, error) {
 	if s.cl, err = cfg.NewClient(append([]kgo.Hook{&s.dials}, cfg.Hooks...)...); err != nil {
 		return nil, err
 	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.brokers = client{s.cl}
 	if cfg.Bury { // so that the topic is there before the first letter
 		s.mu.Lock()
 		s.ask(s.topicOf(cfg.DeadLetters, time.Now()))
 		s.mu.Unlock()
 	}
 	return s, nil
+}
+
+// newKafka makes a sink without brokers.
+func newKafka(cfg Config) *Kafka {
+	s := &Kafka{
+		cfg: cfg, log: cfg.Logger, link: link{wire: usualWire}, directory: directory{topics: map[string]*topic{}, keep: usualKeep},
+		lanes: map[int32]*lane{}, outbox: outbox{wake: make(chan struct{}, 1)}, counts: counts{topics: map[string]*uint64{}},
+		hash: hash{by: kgo.StickyKeyPartitioner(nil).ForTopic("")},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
 }
 
 // Send takes over the bytes of rec and delivers it. It never waits for a broker.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -52,6 +53,10 @@ func (l *lane) run() {
 		case <-l.s.ctx.Done():
 			return
 		}
+		select {
+		case <-l.full: // of what was sent since
+		default:
+		}
 		if linger > 0 && !l.anyFull() {
 			timer := time.NewTimer(linger)
 			select {
@@ -70,7 +75,7 @@ func (l *lane) anyFull() bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	for _, p := range l.ready {
-		if len(p.again) > 0 || p.queue.bytes >= p.t.limit {
+		if p.isFull() {
 			return true
 		}
 	}
@@ -86,6 +91,7 @@ func (l *lane) send() bool {
 		return false
 	}
 	batches := l.collect()
+	plain := l.s.plain
 	if len(batches) > 0 {
 		l.flight++
 	}
@@ -94,7 +100,10 @@ func (l *lane) send() bool {
 		return false
 	}
 	for _, b := range batches {
-		if len(b.wire) == 0 {
+		if plain {
+			l.compressor = nil
+		}
+		if len(b.wire) == 0 || plain && b.metrics.CompressionType != 0 {
 			l.encode(b)
 		}
 	}
@@ -129,7 +138,7 @@ func (l *lane) collect() (batches []*batch) {
 				p.refuse(tooLarge(p.queue.peek().bytes))
 			}
 			continue
-		case alone || p.width == 1 && len(p.again) == 0 && total > 0, // a suspected record is sent without any other
+		case alone || p.suspect() && total > 0, // a suspected record is sent without any other
 			total > 0 && total+p.nextBytes() > kafka.MaxRequest-kafka.LeastLimit*(len(batches)+1):
 			p.listed = true
 			l.add(p)
@@ -198,12 +207,22 @@ func (r *request) AppendTo(dst []byte) []byte {
 	return r.ProduceRequest.AppendTo(dst)
 }
 
+// sent reports whether the client has begun to write the request.
+func (r *request) sent() bool {
+	select {
+	case <-r.written:
+		return true
+	default:
+		return false
+	}
+}
+
 var errNoAnswer = errors.New("the broker gave no answer for the partition")
 
 // await sends the request and gives the partitions the outcome.
 func (l *lane) await(req *request) {
 	s := l.s
-	kresp, err := s.cl.Broker(int(l.id)).Request(s.ctx, req)
+	kresp, err := s.brokers.produce(s.ctx, l.id, req)
 	resp, _ := kresp.(*kmsg.ProduceResponse)
 	if err == nil && resp == nil {
 		err = errNoAnswer
@@ -224,6 +243,7 @@ func (l *lane) await(req *request) {
 				rp := &rt.Partitions[k]
 				if b := req.take(i, rt, rp.Partition); b != nil {
 					why := answer(rp)
+					s.plain = s.plain || s.refusesCodec(why, req.Version)
 					if why == nil && len(s.hooks) > 0 {
 						written = append(written, &hooked{b.p.t.name, b.p.n, b.metrics})
 					}
@@ -233,8 +253,11 @@ func (l *lane) await(req *request) {
 		}
 		err = errNoAnswer
 	}
+	if len(req.batches) > 0 {
+		l.doubt()
+	}
 	for _, b := range req.batches {
-		b.p.answered(b, s.unreachable(err), now)
+		b.p.answered(b, noAnswer{err, req.sent()}, now)
 	}
 	s.mu.Unlock()
 	for _, w := range written {
@@ -242,6 +265,29 @@ func (l *lane) await(req *request) {
 			h.OnProduceBatchWritten(kgo.BrokerMetadata{NodeID: l.id}, w.topic, w.partition, w.metrics)
 		}
 	}
+}
+
+// doubt has the brokers asked about what the lane would send next: the broker may not lead it any more, and a broker that is gone
+// lets each request wait. mu is held.
+func (l *lane) doubt() {
+	ready := l.ready
+	l.ready = nil
+	for _, p := range ready {
+		p.listed = false
+		if len(p.flight) > 0 || !p.sendable() {
+			p.offer()
+			continue
+		}
+		p.state, p.due = waits, true
+		l.s.ask(p.t)
+	}
+}
+
+// refusesCodec reports whether a broker gave an error because it does not know the compression. Brokers before Kafka 2.1 do not
+// know zstd, and have other errors for it.
+func (s *Kafka) refusesCodec(err error, version int16) bool {
+	const knowsZstd = 7
+	return errors.Is(err, kerr.UnsupportedCompressionType) || err != nil && version < knowsZstd && s.cfg.Compression == "zstd"
 }
 
 type hooked struct {

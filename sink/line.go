@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/statelog"
@@ -80,7 +79,7 @@ func (s *Kafka) askAll() {
 			}
 			switch {
 			case s.closed || err == nil:
-			case refusal(err) != "": // no valid name
+			case refusal(err) != "" && t.queue.len() > 0: // no valid name
 				t.refuseFirst(err)
 			default:
 				s.later(t, err)
@@ -129,10 +128,7 @@ func (s *Kafka) needsID(group []*topic) bool {
 func (s *Kafka) identify() error {
 	ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
 	defer cancel()
-	req := kmsg.NewPtrInitProducerIDRequest()
-	req.TransactionTimeoutMillis = 60_000 // of no transaction
-	req.ProducerID, req.ProducerEpoch = -1, -1
-	resp, err := req.RequestWith(ctx, s.cl)
+	resp, err := s.brokers.identify(ctx)
 	if err != nil {
 		return s.unreachable(err)
 	}
@@ -162,7 +158,7 @@ func (s *Kafka) question(group []*topic) ([]kafka.Topic, []error) {
 	if len(names) == 0 {
 		return all, errs
 	}
-	known, down := kafka.Topics(ctx, s.cl, names, "max.message.bytes")
+	known, down := s.brokers.topics(ctx, names)
 	var creates sync.WaitGroup
 	turn := make(chan struct{}, createsAtOnce)
 	for i, t := range group {

@@ -24,8 +24,14 @@ import (
 //     batches: half as many in each, until a record is refused that was sent by itself. That one ends with a *cdc.Refusal, and
 //     the partition is halted until PassOver;
 //  4. where the leader does not know the numbers any more, or where a refused batch may have been written in an earlier attempt, the
-//     partition goes on with another producer id, beginning with the first record that was not acknowledged. In the
-//     second case, records may be delivered twice, in order, as after a crash.
+//     partition goes on with another producer id, beginning with the first record that was not acknowledged. Then records may be
+//     delivered twice, in order, as after a crash;
+//  5. a number that was ever sent never stands for another record. So the partition also takes another producer id where a record is
+//     refused and dropped, and a record that has its number stays: TakeBack passes it over;
+//  6. another producer id begins only when no request under the old one can arrive any more.
+//
+// Whether an attempt may have written something is decided by what the leader answered: see unwritten. The leader looks at size and time of
+// a batch before it looks whether it has the batch, so a refusal says nothing of earlier attempts.
 //
 // A leader accepts any number from a producer id that it knows nothing of. So the first batch under a producer id goes alone, and also the
 // first one after a pause, because a leader forgets an id that is not used, and after an error.
@@ -45,8 +51,11 @@ type partition struct {
 	renew    bool  // the producer id must not be used any more
 	seq      int32 // of the next record
 
+	numbered int // so many records at the head of the queue have numbers that were sent
+
 	proven  bool      // a batch may be sent before the one in front of it is acknowledged
 	width   int       // the most records of a batch while a refused one is looked for; 0 for any number
+	epoch   int32     // of the leader
 	silence time.Time // until then, a request that had no answer may still be written
 	pause   kafka.Backoff
 	listed  bool // its lane looks at it next
@@ -95,7 +104,7 @@ func (p *partition) push(sl *slot, now time.Time) {
 
 // sendable reports whether a batch can be sent now.
 func (p *partition) sendable() bool {
-	if p.state != sends || len(p.again) == 0 && p.queue.len() == 0 {
+	if p.state != sends || p.t.gathers || len(p.again) == 0 && p.queue.len() == 0 {
 		return false
 	}
 	return len(p.flight) == 0 || len(p.flight) < maxFlight && p.proven && p.width == 0
@@ -103,10 +112,27 @@ func (p *partition) sendable() bool {
 
 // offer has the lane of the leader look at the partition.
 func (p *partition) offer() {
-	if !p.listed && p.sendable() {
+	if !p.sendable() {
+		return
+	}
+	if !p.listed {
 		p.listed = true
 		p.t.s.laneOf(p.t.leaders[p.n]).add(p)
 	}
+	if l := p.t.s.lanes[p.t.leaders[p.n]]; l != nil && p.isFull() {
+		poke(l.full)
+	}
+}
+
+// isFull reports whether waiting makes the next batch no larger.
+func (p *partition) isFull() bool { return len(p.again) > 0 || p.queue.bytes >= p.t.limit }
+
+// suspect reports whether the next batch is a record that is sent by itself because the leader may refuse it.
+func (p *partition) suspect() bool {
+	if len(p.again) > 0 {
+		return p.again[0].trial
+	}
+	return p.width == 1
 }
 
 // next is the batch to send.
@@ -126,6 +152,7 @@ func (p *partition) next() *batch {
 			b.slots = append(b.slots, sl)
 			p.queue.pop()
 		}
+		p.numbered = max(0, p.numbered-len(b.slots))
 		b.p, b.producer, b.seq = p, p.producer, p.seq
 		p.seq = nextSeq(p.seq, len(b.slots))
 		b.trial = p.width == 1
@@ -139,7 +166,7 @@ func (p *partition) next() *batch {
 // nextBytes is the size of the batch to send, at most.
 func (p *partition) nextBytes() int {
 	if len(p.again) > 0 {
-		return len(p.again[0].wire)
+		return p.again[0].bytes()
 	}
 	first := p.queue.peek().bytes
 	return max(first, min(p.t.limit, p.queue.bytes))
@@ -153,10 +180,10 @@ func (p *partition) answered(b *batch, err error, now time.Time) {
 	b.out, b.err = false, err
 	p.out--
 	if err == nil {
-		p.since = now
+		p.since, b.lost = now, true // if it is held behind a failed one, and its numbers are given up with those
 	} else {
 		b.lost = b.lost || !unwritten(err)
-		if !errors.As(err, new(*kerr.Error)) {
+		if none, ok := errors.AsType[noAnswer](err); ok && none.sent {
 			p.silence = now.Add(p.t.s.wire)
 		}
 		if p.state == sends {
@@ -194,15 +221,18 @@ func (p *partition) settle() {
 	p.again, p.flight = append(slices.Clone(p.flight), p.again...), p.flight[:0]
 	first := p.again[0]
 	n, trial, err := len(first.slots), first.trial, first.err
+	if n > 1 && refusal(err) == cdc.TooLarge {
+		p.t.most = max(kafka.LeastLimit, first.bytes()/2) // in case the brokers do not tell the limit
+	}
 	p.proven = false
 	switch {
 	case errors.Is(err, kerr.OutOfOrderSequenceNumber) && !first.head: // it came before the one in front of it
 		p.state = sends
 	case forgotten(err):
 		p.renumber()
-		p.wait(reason(p.t.name, err))
+		p.wait(p.t.why(err))
 	case refusal(err) != "":
-		if slices.ContainsFunc(p.again, func(b *batch) bool { return b.lost }) {
+		if trial || slices.ContainsFunc(p.again, func(b *batch) bool { return b.lost }) { // the numbers of what is dropped are spent
 			p.renumber()
 		} else {
 			p.seq = first.seq
@@ -213,13 +243,21 @@ func (p *partition) settle() {
 		case trial:
 			p.refuse(err)
 		case p.renew || refusal(err) == cdc.TooLarge: // the limit may be another one now
-			p.wait(reason(p.t.name, err))
+			p.wait(p.t.why(err))
 		default:
 			p.state = sends
 		}
 	default:
-		p.wait(reason(p.t.name, err))
+		p.wait(p.t.why(err))
 	}
+}
+
+// why is the error of an attempt as readiness shows it.
+func (t *topic) why(err error) error {
+	if none, ok := errors.AsType[noAnswer](err); ok {
+		return t.s.unreachable(none.error)
+	}
+	return reason(t.name, err)
 }
 
 // divide puts the records of failed batches back into the queue.
@@ -231,6 +269,7 @@ func (p *partition) divide() {
 	}
 	p.again = nil
 	p.queue.putBack(slots)
+	p.numbered += len(slots)
 }
 
 // renumber gives up the producer id.
@@ -240,11 +279,9 @@ func (p *partition) renumber() {
 		s.counts.abandoned++
 		s.log.Warn().Str("topic", p.t.name).Int32("partition", p.n).Err(p.again[0].err).
 			Msg("whether earlier events were written cannot be known: trying again under a new producer id; events may be delivered twice")
-	} else {
-		p.silence = time.Time{}
 	}
 	p.divide()
-	p.renew = true
+	p.renew, p.numbered = true, 0
 }
 
 // begin has the partition go on with the sink's newest producer id.
@@ -279,6 +316,9 @@ func (p *partition) resume() {
 		return
 	case p.t.leaders[p.n] < 0:
 		p.wait(reason(p.t.name, kerr.LeaderNotAvailable))
+		return
+	case p.renew && time.Now().Before(p.silence):
+		p.wait(p.reason)
 		return
 	case p.renew:
 		ids := &p.t.s.ids

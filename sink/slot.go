@@ -112,11 +112,11 @@ func (q *queue) putBack(front []*slot) {
 	q.slots, q.head = append(slices.Clone(front), q.slots[q.head:]...), 0
 }
 
-// remove takes out what wants is true of, in order.
-func (q *queue) remove(wants func(*slot) bool) (out []*slot) {
+// remove takes out what wants is true of, in order, behind the first stay slots.
+func (q *queue) remove(stay int, wants func(*slot) bool) (out []*slot) {
 	kept := q.slots[:0:0]
-	for _, sl := range q.slots[q.head:] {
-		if wants(sl) {
+	for i, sl := range q.slots[q.head:] {
+		if i >= stay && wants(sl) {
 			out = append(out, sl)
 			q.bytes -= sl.bytes
 		} else {

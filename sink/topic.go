@@ -16,14 +16,18 @@ type topic struct {
 	s    *Kafka
 	name string
 
-	id      [16]byte // zero before Kafka 2.8
+	id      [16]byte // zero if it is not told, as before Kafka 2.8
 	leaders []int32  // of the partitions; -1 for none; empty while the topic is not known
 	limit   int      // bytes of a batch
+	most    int      // bytes of a batch, as far as refusals tell; 0 for not at all
 	learned time.Time
 
 	queue  queue // of records that have no partition yet, because the topic is not known
 	parts  map[int32]*partition
 	halted bool // it can never be known, and a record of it was refused
+
+	gathers bool      // it was created again, and its partitions send nothing until their records are gathered
+	silence time.Time // the latest of partitions that were gathered
 
 	// Of records without a key: they stay in a partition until it has got stickBytes, as in the client's default.
 	sticky int32
@@ -41,6 +45,8 @@ type topic struct {
 const (
 	stickBytes = 64 << 10
 	refresh    = 5 * time.Minute // how long what is known of a topic counts: it may get more partitions
+
+	refreshLimit = 5 * time.Second // the same for its limit, where a record is larger
 )
 
 func (s *Kafka) topicOf(name string, now time.Time) *topic {
@@ -66,7 +72,7 @@ func (t *topic) add(sl *slot, now time.Time) {
 		t.s.ask(t)
 		return
 	}
-	if now.Sub(t.learned) > refresh || sl.bytes > t.limit { // the limit may have been raised
+	if age := now.Sub(t.learned); age > refresh || sl.bytes > t.limit && age > refreshLimit { // the limit may have been raised
 		t.s.ask(t)
 	}
 	t.place(sl, now)
@@ -77,9 +83,9 @@ func (t *topic) place(sl *slot, now time.Time) {
 	n := t.choose(sl)
 	p := t.parts[n]
 	if p == nil {
-		p = &partition{t: t, n: n, since: now, producer: noID, renew: true}
+		p = &partition{t: t, n: n, since: now, producer: noID, renew: true, silence: t.silence}
 		t.parts[n] = p
-		if ids := &t.s.ids; ids.known && int(n) < len(t.leaders) && t.leaders[n] >= 0 {
+		if ids := &t.s.ids; ids.known && !now.Before(p.silence) && int(n) < len(t.leaders) && t.leaders[n] >= 0 {
 			p.begin(ids.newest)
 			p.state = sends
 		} else {
@@ -129,10 +135,25 @@ func (t *topic) load(n int32) int {
 
 // learn takes what the brokers say of the topic, and lets its partitions go on.
 func (t *topic) learn(is *kafka.Topic, now time.Time) error {
-	if len(t.leaders) > 0 && (is.ID != t.id || len(is.Partitions) < len(t.leaders)) && !t.gather() {
+	told := is.ID != [16]byte{}
+	fewer := len(is.Partitions) < len(t.leaders)
+	switch again := t.id != [16]byte{} && told && is.ID != t.id || fewer && (t.id == [16]byte{} || !told); {
+	case len(t.leaders) == 0:
+	case again && !t.gather():
 		return reason(t.name, kerr.UnknownTopicID)
+	case fewer && !again: // no topic gets fewer partitions
+		return reason(t.name, errStale)
 	}
-	t.id, t.limit, t.learned, t.reason, t.pause = is.ID, int(is.Limit()), now, nil, 0
+	t.gathers = false
+	if told {
+		t.id = is.ID
+	}
+	if t.limit = int(is.Limit()); is.Refused == nil {
+		t.most = 0
+	} else if t.most > 0 {
+		t.limit = min(t.limit, t.most)
+	}
+	t.learned, t.reason, t.pause = now, nil, 0
 	leaders := slices.Repeat([]int32{-1}, len(is.Partitions))
 	for _, p := range is.Partitions {
 		n := p.Partition
@@ -140,8 +161,12 @@ func (t *topic) learn(is *kafka.Topic, now time.Time) error {
 			continue
 		}
 		leaders[n] = p.Leader
-		if mine := t.parts[n]; mine != nil && len(mine.flight) > 0 { // the old leader has not answered
+		switch mine := t.parts[n]; {
+		case mine == nil:
+		case len(mine.flight) > 0: // the old leader has not answered
 			leaders[n] = t.leaders[n]
+		case mine.epoch != p.LeaderEpoch || int(n) >= len(t.leaders) || p.Leader != t.leaders[n]: // may not know the producer id
+			mine.epoch, mine.proven = p.LeaderEpoch, false
 		}
 	}
 	t.leaders = leaders
@@ -153,13 +178,16 @@ func (t *topic) learn(is *kafka.Topic, now time.Time) error {
 		if p.due {
 			p.resume()
 		}
+		p.offer()
 	}
 	return nil
 }
 
 // gather takes back what waits for the partitions of a topic that was created again, because it may have others now. false: not
-// before each record on its way has ended, and each refused one was passed over.
+// before each record on its way has ended, and each refused one was passed over. Until then nothing is sent, because it would be behind
+// records that wait.
 func (t *topic) gather() bool {
+	t.gathers = true
 	for _, p := range t.parts {
 		if len(p.flight) > 0 || p.state == halted {
 			return false
@@ -167,7 +195,10 @@ func (t *topic) gather() bool {
 	}
 	for _, p := range t.parts {
 		p.divide()
-		t.queue.putBack(p.queue.remove(func(*slot) bool { return true }))
+		t.queue.putBack(p.queue.remove(0, func(*slot) bool { return true }))
+		if p.silence.After(t.silence) {
+			t.silence = p.silence
+		}
 	}
 	slices.SortFunc(t.queue.slots, func(a, b *slot) int { return int(int64(a.n - b.n)) })
 	t.drop()
@@ -192,9 +223,9 @@ func (t *topic) delivered(n int, now time.Time) {
 // takeBack ends what waits and what taken wants, in order.
 func (t *topic) takeBack(taken func(key []byte, ticket *cdc.Ticket) bool) {
 	wants := func(sl *slot) bool { return taken(sl.rec.Key, &sl.ticket) }
-	back := t.queue.remove(wants)
+	back := t.queue.remove(0, wants)
 	for _, p := range t.parts {
-		back = append(back, p.queue.remove(wants)...)
+		back = append(back, p.queue.remove(p.numbered, wants)...)
 	}
 	slices.SortFunc(back, func(a, b *slot) int { return int(int64(a.n - b.n)) })
 	for _, sl := range back {

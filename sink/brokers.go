@@ -1,0 +1,38 @@
+package sink
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
+)
+
+// brokers is what delivery asks of a cluster: of a real one through client, and of a model of one in a test.
+type brokers interface {
+	// produce sends a request once, behind those that were written before, and returns the answer. It calls AppendTo of the request when
+	// it is about to write it.
+	produce(ctx context.Context, broker int32, req *request) (kmsg.Response, error)
+	// topics tells of topics in the order of names. An error means that no broker answered.
+	topics(ctx context.Context, names []string) ([]kafka.Topic, error)
+	// identify asks for a new producer id.
+	identify(ctx context.Context) (*kmsg.InitProducerIDResponse, error)
+}
+
+type client struct{ cl *kgo.Client }
+
+func (c client) produce(ctx context.Context, broker int32, req *request) (kmsg.Response, error) {
+	return c.cl.Broker(int(broker)).Request(ctx, req)
+}
+
+func (c client) topics(ctx context.Context, names []string) ([]kafka.Topic, error) {
+	return kafka.Topics(ctx, c.cl, names, "max.message.bytes")
+}
+
+func (c client) identify(ctx context.Context) (*kmsg.InitProducerIDResponse, error) {
+	req := kmsg.NewPtrInitProducerIDRequest()
+	req.TransactionTimeoutMillis = 60_000 // of no transaction
+	req.ProducerID, req.ProducerEpoch = -1, -1
+	return req.RequestWith(ctx, c.cl)
+}

@@ -1,0 +1,111 @@
+package sink
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv/short"
+)
+
+var modelSeeds = flag.Uint64("model", 300, "how many seeds the test against a model of the brokers tries")
+
+// What is acknowledged is in the log, in the order of Send; no record is refused that was always good; and everything ends when the brokers
+// work again. See model for what they do until then.
+func TestAgainstAModelOfTheBrokers(t *testing.T) {
+	for seed := range short.Pick(*modelSeeds, 40) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { againstModel(t, seed) })
+		})
+	}
+}
+
+func againstModel(t *testing.T, seed uint64) {
+	const partitions = 3
+	m := newModel(t, seed, partitions)
+	cfg := DefaultConfig()
+	if seed%3 == 0 {
+		cfg.Linger = Linger(5 * time.Millisecond)
+	}
+	s := newKafka(cfg)
+	s.brokers = m
+	b := &bench{TB: t, Kafka: s, sent: map[string][]string{}, acked: map[string]bool{}, poison: map[string]error{}}
+	stop := make(chan struct{})
+	m.wg.Go(func() { m.disturb(stop) })
+	for range 60 {
+		m.mu.Lock()
+		n, pause := m.r.IntN(60), time.Duration(m.r.Int64N(int64(300*time.Millisecond)))
+		if m.r.IntN(20) == 0 {
+			pause = 70 * time.Second
+		}
+		m.mu.Unlock()
+		for range n {
+			m.mu.Lock()
+			to, bad := m.r.Int32N(partitions), !m.gentle && m.r.IntN(100) == 0
+			if id := strconv.Itoa(len(b.ids)); bad {
+				m.bad[id] = true
+			}
+			m.mu.Unlock()
+			b.sendRecord(cdc.Record{Topic: "a", Key: fmt.Append(nil, to), Partition: to, Value: []byte(strconv.Itoa(len(b.ids)))})
+		}
+		time.Sleep(pause)
+		b.passOverAll()
+	}
+	close(stop)
+	m.mu.Lock()
+	m.calm = true
+	m.mu.Unlock()
+	for began := time.Now(); len(b.acked)+len(b.poison) < len(b.ids); b.passOverAll() {
+		if time.Sleep(time.Second); time.Since(began) > 10*time.Minute {
+			t.Errorf("%d of %d acknowledged, %d refused; stalled: %v", len(b.acked), len(b.ids), len(b.poison), s.Stalled())
+			break
+		}
+	}
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.wg.Wait()
+	m.wg.Wait() // what arrives late arrives now
+
+	for id, err := range b.poison {
+		if !m.bad[id] {
+			t.Errorf("event %s is innocent: %v", id, err)
+		}
+	}
+	b.rerunsMayBe = !m.gentle
+	if n := renewals(s); m.gentle && n > 0 {
+		t.Errorf("%d times a partition gave up its producer id, although the leaders know it", n)
+	}
+	for n, l := range m.logs {
+		var got, want []string
+		for _, batch := range l.batches {
+			for _, id := range batch.records {
+				if b.poison[id] == nil {
+					got = append(got, id)
+				}
+			}
+		}
+		for _, id := range b.sent[fmt.Sprint("a/", n)] {
+			if b.acked[id] {
+				want = append(want, id)
+			}
+		}
+		b.compare(fmt.Sprint("partition ", n), got, want)
+	}
+}
+
+// passOverAll takes what has ended, and passes over what was refused.
+func (b *bench) passOverAll() {
+	b.take()
+	for i := range b.buf {
+		if b.buf[i].Err != nil {
+			b.PassOver(&b.buf[i], nil)
+		}
+	}
+}
