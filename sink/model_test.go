@@ -27,14 +27,16 @@ import (
 //   - what is told of the topic is older than it is.
 type model struct {
 	testing.TB
-	gentle bool // keeps what it has and refuses nothing, so that each record must be in the log once
-	strict bool // refuses a number that is not zero from an unknown producer id, as before Kafka 2.5
+	gentle  bool // keeps what it has and refuses nothing, so that each record must be in the log once
+	forgets bool // producer ids
+	strict  bool // refuses a number that is not zero from an unknown producer id, as before Kafka 2.5
 
 	wg sync.WaitGroup // of the connections
 
 	mu      sync.Mutex // guards everything below
 	r       *rand.Rand
 	calm    bool // nothing goes wrong any more
+	rests   bool // nothing changes for now
 	logs    []*modelLog
 	conns   map[int32]*modelConn // by broker
 	brokers int32
@@ -78,7 +80,7 @@ type modelRequest struct {
 func newModel(t testing.TB, seed uint64, partitions int) *model {
 	m := &model{
 		TB: t, r: rand.New(rand.NewPCG(seed, 3)), conns: map[int32]*modelConn{}, bad: map[string]bool{},
-		gentle: seed%4 == 0, strict: seed%4 == 1,
+		gentle: seed%4 == 0, forgets: seed%4 >= 2, strict: seed%8 == 3,
 	}
 	for range partitions {
 		m.brokers++
@@ -194,13 +196,17 @@ func (m *model) die(c *modelConn, unread []*modelRequest) {
 	c.dead = true
 	late := slices.Clone(unread)
 	late = late[:m.r.IntN(len(late)+1)]
+	within := usualWire - time.Second
+	if m.r.IntN(2) == 0 {
+		within = 20 * time.Millisecond
+	}
 	for _, req := range c.queue {
 		req.err = errModel
 		close(req.done)
 	}
 	m.mu.Unlock()
 	for i := range late {
-		m.sleep((usualWire - time.Second) / time.Duration(len(late)))
+		m.sleep(within / time.Duration(len(late)))
 		m.mu.Lock()
 		for _, b := range late[i].batches {
 			_ = m.append(c.broker, b)
@@ -230,10 +236,11 @@ func (m *model) append(broker int32, b modelBatch) *kerr.Error {
 	if m.chance(25) {
 		return modelBefore[m.r.IntN(len(modelBefore))]
 	}
-	if len(b.records) > l.most || slices.ContainsFunc(b.records, func(id string) bool { return m.bad[id] }) {
+	passing := len(b.records) > 1 && !m.gentle && m.chance(15)
+	if passing || len(b.records) > l.most || slices.ContainsFunc(b.records, func(id string) bool { return m.bad[id] }) {
 		return modelRefusals[m.r.IntN(len(modelRefusals))]
 	}
-	if !m.gentle && time.Since(l.used) > time.Minute && m.chance(2) {
+	if m.forgets && time.Since(l.used) > time.Minute && m.chance(2) {
 		clear(l.known)
 	}
 	l.used = time.Now()
@@ -277,6 +284,7 @@ func (m *model) disturb(stop <-chan struct{}) {
 		m.mu.Lock()
 		l := m.logs[m.r.IntN(len(m.logs))]
 		switch what := m.r.IntN(4); {
+		case m.rests:
 		case what == 0 && len(l.leaders) < 40:
 			m.move(l)
 		case m.gentle:
@@ -294,11 +302,11 @@ func (m *model) move(l *modelLog) {
 	m.brokers++
 	l.leaders = append(l.leaders, m.brokers)
 	l.batches = l.batches[:len(l.batches)-m.r.IntN(len(l.batches)-l.committed+1)]
-	if !m.gentle {
+	if m.forgets {
 		l.remembers = []int{1, 5}[m.r.IntN(2)]
 	}
 	clear(l.known)
-	if m.gentle || m.r.IntN(2) == 0 {
+	if !m.forgets || m.r.IntN(2) == 0 {
 		for _, b := range l.batches {
 			l.remember(b)
 		}
