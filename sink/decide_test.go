@@ -148,6 +148,42 @@ func TestARecordWithANumberIsNotTakenBack(t *testing.T) {
 	}
 }
 
+// A pause that ends late changes nothing for a partition that is halted since.
+func TestAHaltedPartitionIsNotResumed(t *testing.T) {
+	to := still()
+	p := to.give(0, 2)
+	p.width = 1
+	p.answered(p.next(), kerr.InvalidRecord, time.Now())
+	p.due = true
+	if err := to.learn(described(1, 2), time.Now()); err != nil || p.state != halted {
+		t.Errorf("%v, state %d", err, p.state)
+	}
+}
+
+// A broker may refuse a whole request, so a suspected record is in one of its own, also when it is sent again.
+func TestASuspectedRecordIsSentAlone(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		to := still()
+		l := to.s.lanes[0]
+		to.give(1, 1)
+		p := to.give(0, 1)
+		p.width = 1
+		if again {
+			b := p.next()
+			p.answered(b, kerr.NotEnoughReplicas, time.Now())
+			p.resume()
+			if p.listed = true; len(l.ready) < 2 {
+				l.add(p)
+			}
+		}
+		for range 2 {
+			if batches := l.collect(); len(batches) != 1 {
+				t.Errorf("again: %t; %d batches", again, len(batches))
+			}
+		}
+	}
+}
+
 // A leader takes any number from a producer id that it does not know, and a new one may not know it.
 func TestANewLeaderIsSentOneBatchFirst(t *testing.T) {
 	to := still()

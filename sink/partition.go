@@ -309,6 +309,8 @@ func (p *partition) wait(why error) {
 func (p *partition) resume() {
 	p.due = false
 	switch {
+	case p.state != waits: // it went on before its pause was over
+		return
 	case int(p.n) >= len(p.t.leaders):
 		if p.state = waits; p.queue.len() > 0 {
 			p.refuse(fmt.Errorf("partition %d of %d: %w", p.n, len(p.t.leaders), errPartition))
