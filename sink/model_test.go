@@ -27,7 +27,7 @@ import (
 //   - what is told of the topic is older than it is.
 type model struct {
 	testing.TB
-	gentle  bool // keeps what it has and refuses nothing, so that each record must be in the log once
+	refuses bool // batches for their content
 	forgets bool // producer ids
 	strict  bool // refuses a number that is not zero from an unknown producer id, as before Kafka 2.5
 
@@ -49,6 +49,7 @@ type modelLog struct {
 	batches   []modelBatch
 	committed int                    // of batches: acknowledged, so they stay
 	known     map[int64][]modelBatch // the newest ones of each producer id
+	forgotten int                    // of batches: no leader knows their numbers any more
 	remembers int                    // so many
 	most      int                    // records in a batch
 	used      time.Time
@@ -80,7 +81,7 @@ type modelRequest struct {
 func newModel(t testing.TB, seed uint64, partitions int) *model {
 	m := &model{
 		TB: t, r: rand.New(rand.NewPCG(seed, 3)), conns: map[int32]*modelConn{}, bad: map[string]bool{},
-		gentle: seed%4 == 0, forgets: seed%4 >= 2, strict: seed%8 == 3,
+		refuses: seed%2 == 1, forgets: seed%4 >= 2, strict: seed%8 == 3,
 	}
 	for range partitions {
 		m.brokers++
@@ -236,12 +237,12 @@ func (m *model) append(broker int32, b modelBatch) *kerr.Error {
 	if m.chance(25) {
 		return modelBefore[m.r.IntN(len(modelBefore))]
 	}
-	passing := len(b.records) > 1 && !m.gentle && m.chance(15)
+	passing := len(b.records) > 1 && m.refuses && m.chance(30)
 	if passing || len(b.records) > l.most || slices.ContainsFunc(b.records, func(id string) bool { return m.bad[id] }) {
 		return modelRefusals[m.r.IntN(len(modelRefusals))]
 	}
 	if m.forgets && time.Since(l.used) > time.Minute && m.chance(2) {
-		clear(l.known)
+		l.forget()
 	}
 	l.used = time.Now()
 	known := l.known[b.id]
@@ -267,6 +268,11 @@ func (m *model) append(broker int32, b modelBatch) *kerr.Error {
 	return nil
 }
 
+func (l *modelLog) forget() {
+	l.forgotten = len(l.batches)
+	clear(l.known)
+}
+
 func (l *modelLog) remember(b modelBatch) {
 	known := append(l.known[b.id], b)
 	l.known[b.id] = slices.Clone(known[max(0, len(known)-l.remembers):])
@@ -287,7 +293,7 @@ func (m *model) disturb(stop <-chan struct{}) {
 		case m.rests:
 		case what == 0 && len(l.leaders) < 40:
 			m.move(l)
-		case m.gentle:
+		case !m.refuses:
 		case what == 1:
 			l.most = 1 + m.r.IntN(30)
 		case what == 2 && len(l.batches) > l.committed: // what was appended is refused if it comes again
@@ -305,11 +311,13 @@ func (m *model) move(l *modelLog) {
 	if m.forgets {
 		l.remembers = []int{1, 5}[m.r.IntN(2)]
 	}
+	l.forgotten = min(l.forgotten, len(l.batches))
+	if m.forgets && m.r.IntN(2) == 0 {
+		l.forget()
+	}
 	clear(l.known)
-	if !m.forgets || m.r.IntN(2) == 0 {
-		for _, b := range l.batches {
-			l.remember(b)
-		}
+	for _, b := range l.batches[l.forgotten:] {
+		l.remember(b)
 	}
 }
 
@@ -320,7 +328,7 @@ func (m *model) topics(_ context.Context, names []string) ([]kafka.Topic, error)
 	if m.chance(15) {
 		return nil, errModel
 	}
-	t := kafka.Topic{Name: names[0], ID: [16]byte{1}, Settings: map[string]string{"max.message.bytes": "1500"}}
+	t := kafka.Topic{Name: names[0], ID: [16]byte{1}, Settings: map[string]string{"max.message.bytes": "600"}}
 	for n, l := range m.logs {
 		epoch := len(l.leaders) - 1
 		if epoch > 0 && m.chance(4) {
