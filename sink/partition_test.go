@@ -58,6 +58,9 @@ func againstModel(t *testing.T, seed uint64) {
 			time.Sleep(waits)
 			b.sendRecord(cdc.Record{Topic: "a", Key: fmt.Append(nil, to), Partition: to, Value: []byte(strconv.Itoa(len(b.ids)))})
 		}
+		s.mu.Lock()
+		s.ask(s.topicOf("a", time.Now())) // as now and then, so that a new leader may be known before the old one refuses
+		s.mu.Unlock()
 		if time.Sleep(pause / 2); back {
 			b.TakeBack("a", func(_ []byte, ticket *cdc.Ticket) bool { return ticket.Tx%3 == third })
 		}
