@@ -18,16 +18,19 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// still is a topic of two partitions with broker 0, of a sink that neither sends nor asks.
-func still() *topic {
+// still is a topic of two partitions with broker 0, of a sink that neither sends nor asks. The test holds its lock.
+func still(t testing.TB) *topic {
+	t.Helper()
 	s := newKafka(DefaultConfig())
+	s.mu.Lock()
+	t.Cleanup(s.mu.Unlock)
 	s.ids, s.line.running = ids{producerID{id: 7}, true}, true
 	s.lanes[0] = &lane{s: s, wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}
-	t := s.topicOf("a", time.Now())
-	if err := t.learn(described(1, 2), time.Now()); err != nil {
-		panic(err)
+	to := s.topicOf("a", time.Now())
+	if err := to.learn(described(1, 2), time.Now()); err != nil {
+		t.Fatal(err)
 	}
-	return t
+	return to
 }
 
 // described is what the brokers say of a topic.
@@ -55,7 +58,7 @@ func everything([]byte, *cdc.Ticket) bool { return true }
 // A topic was created again while a partition waits for an answer. What waits for the other one may belong behind it now.
 func TestATopicCreatedAgainSendsNothingUntilItsRecordsAreGathered(t *testing.T) {
 	for _, back := range []bool{false, true} {
-		to := still()
+		to := still(t)
 		p, other := to.give(0, 1), to.give(1, 1)
 		b := p.next()
 		if err := to.learn(described(2, 1), time.Now()); !errors.Is(err, kerr.UnknownTopicID) {
@@ -81,7 +84,7 @@ func TestATopicCreatedAgainSendsNothingUntilItsRecordsAreGathered(t *testing.T) 
 }
 
 func TestATopicIDThatIsNotToldIsNoOtherTopic(t *testing.T) {
-	to := still()
+	to := still(t)
 	p := to.give(0, 1)
 	for _, id := range []byte{0, 1, 0} {
 		if err := to.learn(described(id, 2), time.Now()); err != nil || to.parts[0] != p || to.id != [16]byte{1} {
@@ -99,7 +102,7 @@ func TestATopicIDThatIsNotToldIsNoOtherTopic(t *testing.T) {
 // The dialer's newest error is no answer, whatever it is. And a request that was never written leaves nothing to wait for.
 func TestAnAttemptWithoutAnAnswerIsNoRefusal(t *testing.T) {
 	for _, sent := range []bool{true, false} {
-		to := still()
+		to := still(t)
 		p := to.give(0, 1)
 		b := p.next()
 		b.trial = true
@@ -114,7 +117,7 @@ func TestAnAttemptWithoutAnAnswerIsNoRefusal(t *testing.T) {
 }
 
 func TestAPartitionTakesAnotherProducerIDBehindADroppedRecord(t *testing.T) {
-	to := still()
+	to := still(t)
 	p := to.give(0, 2)
 	p.width = 1
 	b := p.next()
@@ -129,7 +132,7 @@ func TestAPartitionTakesAnotherProducerIDBehindADroppedRecord(t *testing.T) {
 
 // The numbers of a refused batch are used again for the same records, so none of those can be taken back.
 func TestARecordWithANumberIsNotTakenBack(t *testing.T) {
-	to := still()
+	to := still(t)
 	p := to.give(0, 4)
 	b := p.next()
 	p.answered(b, kerr.InvalidRecord, time.Now())
@@ -150,7 +153,7 @@ func TestARecordWithANumberIsNotTakenBack(t *testing.T) {
 
 // A pause that ends late changes nothing for a partition that is halted since.
 func TestAHaltedPartitionIsNotResumed(t *testing.T) {
-	to := still()
+	to := still(t)
 	p := to.give(0, 2)
 	p.width = 1
 	p.answered(p.next(), kerr.InvalidRecord, time.Now())
@@ -163,7 +166,7 @@ func TestAHaltedPartitionIsNotResumed(t *testing.T) {
 // A broker may refuse a whole request, so a suspected record is in one of its own, also when it is sent again.
 func TestASuspectedRecordIsSentAlone(t *testing.T) {
 	for _, again := range []bool{false, true} {
-		to := still()
+		to := still(t)
 		l := to.s.lanes[0]
 		to.give(1, 1)
 		p := to.give(0, 1)
@@ -186,7 +189,7 @@ func TestASuspectedRecordIsSentAlone(t *testing.T) {
 
 // A leader takes any number from a producer id that it does not know, and a new one may not know it.
 func TestANewLeaderIsSentOneBatchFirst(t *testing.T) {
-	to := still()
+	to := still(t)
 	p := to.give(0, 1)
 	p.answered(p.next(), nil, time.Now())
 	is := described(1, 2)
@@ -201,7 +204,7 @@ func TestANewLeaderIsSentOneBatchFirst(t *testing.T) {
 
 func TestANewProducerIDWaitsForRequestsOfTheOldOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		to := still()
+		to := still(t)
 		p := to.give(0, 1)
 		p.answered(p.next(), noAnswer{errModel, true}, time.Now())
 		if err := to.learn(described(2, 2), time.Now()); err != nil {
@@ -212,6 +215,7 @@ func TestANewProducerIDWaitsForRequestsOfTheOldOne(t *testing.T) {
 			if time.Since(began) > time.Minute {
 				t.Fatal("never goes on")
 			}
+			to.s.mu.Unlock()
 			time.Sleep(100 * time.Millisecond)
 			to.s.mu.Lock()
 			to.asking = false
@@ -219,15 +223,16 @@ func TestANewProducerIDWaitsForRequestsOfTheOldOne(t *testing.T) {
 			if to.parts[0].sendable() && time.Since(began) < usualWire {
 				t.Errorf("goes on after %s", time.Since(began))
 			}
-			to.s.mu.Unlock()
 		}
+		to.s.mu.Unlock()
 		time.Sleep(time.Minute) // the timers end
+		to.s.mu.Lock()
 	})
 }
 
 // A record above the limit does not have the brokers asked each time.
 func TestALimitIsAskedForNotMoreThanEverySomeSeconds(t *testing.T) {
-	to := still()
+	to := still(t)
 	to.limit = 10
 	if to.give(0, 2); to.asking {
 		t.Error("asked at once")
@@ -239,7 +244,7 @@ func TestALimitIsAskedForNotMoreThanEverySomeSeconds(t *testing.T) {
 }
 
 func TestALimitThatIsNotToldIsLearnedFromRefusals(t *testing.T) {
-	to := still()
+	to := still(t)
 	p := to.give(0, 40)
 	b := p.next()
 	size := b.bytes()
