@@ -24,13 +24,22 @@ func still(t testing.TB) *topic {
 	s := newKafka(DefaultConfig())
 	s.mu.Lock()
 	t.Cleanup(s.mu.Unlock)
-	s.ids, s.line.running = ids{producerID{id: 7}, true}, true
+	s.ids, s.line.running = ids{newest: producerID{id: 7}, known: true}, true
 	s.lanes[0] = &lane{s: s, wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}
 	to := s.topicOf("a", time.Now())
-	if err := to.learn(described(1, 2), time.Now()); err != nil {
+	if err := to.hear(described(1, 2), time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	return to
+}
+
+// hear has the topic learn, and its partitions go on.
+func (t *topic) hear(is *kafka.Topic, now time.Time) error {
+	err := t.learn(is, now)
+	if err == nil {
+		t.resume()
+	}
+	return err
 }
 
 // described is what the brokers say of a topic.
@@ -61,20 +70,20 @@ func TestATopicCreatedAgainSendsNothingUntilItsRecordsAreGathered(t *testing.T) 
 		to := still(t)
 		p, other := to.give(0, 1), to.give(1, 1)
 		b := p.next()
-		if err := to.learn(described(2, 1), time.Now()); !errors.Is(err, kerr.UnknownTopicID) {
+		if err := to.hear(described(2, 1), time.Now()); !errors.Is(err, kerr.UnknownTopicID) {
 			t.Fatal(err)
 		}
 		if to.give(1, 1); other.sendable() {
 			t.Error("a partition of the old topic goes on")
 		}
 		if back { // that was an answer of a broker that knew less
-			if err := to.learn(described(1, 2), time.Now()); err != nil || !other.sendable() {
+			if err := to.hear(described(1, 2), time.Now()); err != nil || !other.sendable() {
 				t.Errorf("%v, and the partition goes on: %t", err, other.sendable())
 			}
 			continue
 		}
 		p.answered(b, kerr.UnknownTopicID, time.Now())
-		if err := to.learn(described(2, 1), time.Now()); err != nil || to.parts[0].queue.len() != 1 {
+		if err := to.hear(described(2, 1), time.Now()); err != nil || to.parts[0].queue.len() != 1 {
 			t.Fatal(err)
 		}
 		if p := to.parts[1]; p.queue.len()+len(to.s.acks) != 2 {
@@ -87,14 +96,14 @@ func TestATopicIDThatIsNotToldIsNoOtherTopic(t *testing.T) {
 	to := still(t)
 	p := to.give(0, 1)
 	for _, id := range []byte{0, 1, 0} {
-		if err := to.learn(described(id, 2), time.Now()); err != nil || to.parts[0] != p || to.id != [16]byte{1} {
+		if err := to.hear(described(id, 2), time.Now()); err != nil || to.parts[0] != p || to.id != [16]byte{1} {
 			t.Fatalf("after id %d: %v, %v", id, err, to.id)
 		}
 	}
-	if err := to.learn(described(1, 1), time.Now()); !errors.Is(err, errStale) || len(to.leaders) != 2 {
+	if err := to.hear(described(1, 1), time.Now()); !errors.Is(err, errStale) || len(to.leaders) != 2 {
 		t.Errorf("after fewer partitions: %v", err)
 	}
-	if err := to.learn(described(0, 1), time.Now()); err != nil || len(to.leaders) != 1 {
+	if err := to.hear(described(0, 1), time.Now()); err != nil || len(to.leaders) != 1 {
 		t.Errorf("after fewer partitions and no id: %v", err)
 	}
 }
@@ -158,7 +167,7 @@ func TestAHaltedPartitionIsNotResumed(t *testing.T) {
 	p.width = 1
 	p.answered(p.next(), kerr.InvalidRecord, time.Now())
 	p.due = true
-	if err := to.learn(described(1, 2), time.Now()); err != nil || p.state != halted {
+	if err := to.hear(described(1, 2), time.Now()); err != nil || p.state != halted {
 		t.Errorf("%v, state %d", err, p.state)
 	}
 }
@@ -197,7 +206,7 @@ func TestANewLeaderIsSentOneBatchFirst(t *testing.T) {
 	if p.epoch = 1; !p.proven {
 		t.Fatal("not proven after an answer")
 	}
-	if err := to.learn(is, time.Now()); err != nil || p.proven {
+	if err := to.hear(is, time.Now()); err != nil || p.proven {
 		t.Errorf("%v, proven: %t", err, p.proven)
 	}
 }
@@ -207,7 +216,7 @@ func TestANewProducerIDWaitsForRequestsOfTheOldOne(t *testing.T) {
 		to := still(t)
 		p := to.give(0, 1)
 		p.answered(p.next(), noAnswer{errModel, true}, time.Now())
-		if err := to.learn(described(2, 2), time.Now()); err != nil {
+		if err := to.hear(described(2, 2), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		to.s.ids.known = true
@@ -219,7 +228,7 @@ func TestANewProducerIDWaitsForRequestsOfTheOldOne(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			to.s.mu.Lock()
 			to.asking = false
-			_ = to.learn(described(2, 2), time.Now())
+			_ = to.hear(described(2, 2), time.Now())
 			if to.parts[0].sendable() && time.Since(began) < usualWire {
 				t.Errorf("goes on after %s", time.Since(began))
 			}
@@ -251,10 +260,10 @@ func TestALimitThatIsNotToldIsLearnedFromRefusals(t *testing.T) {
 	p.answered(b, kerr.MessageTooLarge, time.Now())
 	is := described(1, 2)
 	is.Settings, is.Refused = nil, kerr.TopicAuthorizationFailed
-	if err := to.learn(is, time.Now()); err != nil || to.limit >= size {
+	if err := to.hear(is, time.Now()); err != nil || to.limit >= size {
 		t.Errorf("%v, the limit is %d after %d bytes were refused", err, to.limit, size)
 	}
-	if err := to.learn(described(1, 2), time.Now()); err != nil || to.limit != 1000 {
+	if err := to.hear(described(1, 2), time.Now()); err != nil || to.limit != 1000 {
 		t.Errorf("%v, the limit is %d when it is told", err, to.limit)
 	}
 }

@@ -306,7 +306,15 @@ func (b *bench) isHalted(topic string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.topics[topic]
-	return t != nil && (t.halted || t.anyHalted())
+	if t == nil {
+		return false
+	}
+	for _, p := range t.parts {
+		if p.state == halted {
+			return true
+		}
+	}
+	return t.halted
 }
 
 func (b *bench) limitOf(topic string) int {

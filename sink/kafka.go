@@ -186,8 +186,8 @@ func (s *Kafka) PassOver(a *cdc.Ack, taken func(key []byte, ticket *cdc.Ticket) 
 	}
 }
 
-// TakeBack ends records that wait for a topic, and of which taken is true, with cdc.ErrTakenBack. A record that may be with the
-// brokers already is not taken back.
+// TakeBack ends records that wait for a topic, and of which taken is true, with cdc.ErrTakenBack. A record that was ever sent, or
+// whose sequence number was, isn't taken back, also where it waits now to be sent again.
 func (s *Kafka) TakeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,7 +27,12 @@ type lane struct {
 	flight int // requests
 }
 
-const maxRequests = 5 // of a lane on their way
+const (
+	maxRequests = 5 // of a lane on their way
+
+	mostBytes   = kafka.MaxRequest - kafka.LeastLimit // of a batch
+	sharedBytes = 16 << 20                            // of several batches in a request; more of them make it no faster
+)
 
 // laneOf returns the lane of a broker. mu is held.
 func (s *Kafka) laneOf(broker int32) *lane {
@@ -43,6 +49,12 @@ func (s *Kafka) laneOf(broker int32) *lane {
 func (l *lane) add(p *partition) {
 	l.ready = append(l.ready, p)
 	poke(l.wake)
+}
+
+// remove takes back an add. mu is held.
+func (l *lane) remove(p *partition) {
+	l.ready = slices.DeleteFunc(l.ready, func(other *partition) bool { return other == p })
+	p.listed = false
 }
 
 func (l *lane) run() {
@@ -125,6 +137,7 @@ func (l *lane) collect() (batches []*batch) {
 	ready := l.ready
 	l.ready, l.spare = l.spare[:0], nil
 	total, alone := 0, false
+	var deferred []*partition
 	for _, p := range ready {
 		p.listed = false
 		switch {
@@ -133,21 +146,25 @@ func (l *lane) collect() (batches []*batch) {
 		case p.t.leaders[p.n] != l.id:
 			p.offer()
 			continue
-		case len(p.again) == 0 && p.queue.peek().bytes > kafka.MaxRequest-kafka.LeastLimit:
+		case len(p.again) == 0 && p.queue.peek().bytes > mostBytes:
 			if len(p.flight) == 0 { // otherwise when it's empty
 				p.refuse(tooLarge(p.queue.peek().bytes))
 			}
 			continue
 		case alone || p.suspect() && total > 0, // a suspected record is sent without any other
-			total > 0 && total+p.nextBytes() > kafka.MaxRequest-kafka.LeastLimit*(len(batches)+1):
+			total > 0 && total+p.nextBytes() > sharedBytes:
 			p.listed = true
-			l.add(p)
+			deferred = append(deferred, p)
 			continue
 		}
 		total += p.nextBytes()
 		b := p.next()
 		batches, alone = append(batches, b), b.trial
 		p.offer()
+	}
+	if len(deferred) > 0 { // in front of those that had their turn
+		l.ready = slices.Insert(l.ready, 0, deferred...)
+		poke(l.wake)
 	}
 	clear(ready)
 	l.spare = ready

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -21,16 +20,19 @@ const (
 	createsAtOnce = 16
 )
 
-// inquiry is the topics to be asked about. Guarded by Kafka.mu.
+// inquiry is the topics to be asked about, and the missing ones to be created. Guarded by Kafka.mu.
 type inquiry struct {
-	topics  []*topic
-	running bool // askAll runs
+	topics   []*topic
+	running  bool // askAll runs
+	missing  []*topic
+	creators int // goroutines that create
 }
 
 // ids is what producer ids the sink was given. Guarded by Kafka.mu.
 type ids struct {
 	newest producerID
-	known  bool // newest may be used, by any partition that has not used it
+	known  bool  // newest may be used, by any partition that has not used it
+	err    error // of the newest request for one
 }
 
 var noID = producerID{id: -1}
@@ -54,7 +56,7 @@ func (s *Kafka) askAll() {
 		s.mu.Lock()
 		n := min(len(s.line.topics), askGroup)
 		if n == 0 || s.closed {
-			s.line = inquiry{}
+			s.line.topics, s.line.running = nil, false
 			s.mu.Unlock()
 			return
 		}
@@ -63,22 +65,22 @@ func (s *Kafka) askAll() {
 		id := s.needsID(group)
 		s.mu.Unlock()
 		known, errs := s.question(group)
-		var idErr error
 		if id {
-			idErr = s.identify()
+			s.identify()
 		}
 		s.mu.Lock()
 		for i, t := range group {
-			t.asking = false
 			err := errs[i]
-			if err == nil && idErr != nil {
-				err = reason(t.name, idErr)
-			}
 			if err == nil {
 				err = t.learn(&known[i], time.Now())
 			}
+			t.asking = false
 			switch {
-			case s.closed || err == nil:
+			case s.closed:
+			case err == nil:
+				t.resume()
+			case errors.Is(err, kerr.UnknownTopicOrPartition) && s.makes(t.name):
+				s.make(t)
 			case refusal(err) != "" && t.queue.len() > 0: // no valid name
 				t.refuseFirst(err)
 			default:
@@ -124,25 +126,24 @@ func (s *Kafka) needsID(group []*topic) bool {
 	return false
 }
 
-// identify gets a new producer id.
-func (s *Kafka) identify() error {
+// identify gets a new producer id. Partitions that need none go on without.
+func (s *Kafka) identify() {
 	ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
 	defer cancel()
 	resp, err := s.brokers.identify(ctx)
 	if err != nil {
-		return s.unreachable(err)
-	}
-	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return err
+		err = s.unreachable(err)
+	} else {
+		err = kerr.ErrorForCode(resp.ErrorCode)
 	}
 	s.mu.Lock()
-	s.ids = ids{producerID{resp.ProducerID, resp.ProducerEpoch}, true}
-	s.mu.Unlock()
-	return nil
+	defer s.mu.Unlock()
+	if s.ids.err = err; err == nil {
+		s.ids.newest, s.ids.known = producerID{resp.ProducerID, resp.ProducerEpoch}, true
+	}
 }
 
-// question asks the brokers for topics and creates those that are missing, where that is configured. The errors say why a topic can
-// not be used now; a refusal among them that it never can.
+// question asks the brokers for topics. The errors say why a topic can not be used now; a refusal among them that it never can.
 func (s *Kafka) question(group []*topic) ([]kafka.Topic, []error) {
 	all, errs := make([]kafka.Topic, len(group)), make([]error, len(group))
 	ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
@@ -159,8 +160,6 @@ func (s *Kafka) question(group []*topic) ([]kafka.Topic, []error) {
 		return all, errs
 	}
 	known, down := s.brokers.topics(ctx, names)
-	var creates sync.WaitGroup
-	turn := make(chan struct{}, createsAtOnce)
 	for i, t := range group {
 		if errs[i] != nil {
 			continue
@@ -169,24 +168,10 @@ func (s *Kafka) question(group []*topic) ([]kafka.Topic, []error) {
 			errs[i] = s.unreachable(down)
 			continue
 		}
-		is := known[0]
-		known = known[1:]
-		switch {
-		case errors.Is(is.Err, kerr.UnknownTopicOrPartition) && s.makes(t.name):
-			turn <- struct{}{}
-			creates.Go(func() {
-				errs[i] = s.create(ctx, t.name)
-				<-turn
-			})
-		case is.Err != nil:
-			errs[i] = reason(t.name, is.Err)
-		case is.Refused != nil && !errors.As(is.Refused, new(*kerr.Error)): // the lack of a right is a *kerr.Error
-			errs[i] = s.unreachable(is.Refused)
-		default:
-			all[i] = is
+		if all[i], known = known[0], known[1:]; all[i].Err != nil {
+			errs[i] = reason(t.name, all[i].Err)
 		}
 	}
-	creates.Wait()
 	return all, errs
 }
 
@@ -196,8 +181,35 @@ var errFresh = errors.New("was created and is not ready yet")
 // makes reports whether the sink creates the topic if it is missing.
 func (s *Kafka) makes(topic string) bool { return s.cfg.Topics.Create || topic == s.cfg.DeadLetters }
 
-// create makes a missing topic. The brokers need a moment until it can be used, so the topic stays in line.
-func (s *Kafka) create(ctx context.Context, topic string) error {
+// make has a missing topic created. Others don't wait for that. mu is held.
+func (s *Kafka) make(t *topic) {
+	t.asking = true
+	s.line.missing = append(s.line.missing, t)
+	if s.line.creators < createsAtOnce {
+		s.line.creators++
+		s.wg.Go(s.createAll)
+	}
+}
+
+// createAll creates the missing topics until there are none. The brokers need a moment until a new topic can be used, so it comes into
+// the line again.
+func (s *Kafka) createAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.line.missing) > 0 && !s.closed {
+		t := s.line.missing[0]
+		s.line.missing = s.line.missing[1:]
+		s.mu.Unlock()
+		err := s.create(t.name)
+		s.mu.Lock()
+		s.later(t, err)
+	}
+	s.line.creators--
+}
+
+func (s *Kafka) create(topic string) error {
+	ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
+	defer cancel()
 	var err error
 	if topic == s.cfg.DeadLetters {
 		_, _, err = statelog.Letters.Create(ctx, s.cl, topic, false)

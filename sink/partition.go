@@ -110,12 +110,15 @@ func (p *partition) sendable() bool {
 	return len(p.flight) == 0 || len(p.flight) < maxFlight && p.proven && p.width == 0
 }
 
-// offer has the lane of the leader look at the partition.
+// offer has the lane of the leader look at the partition, if there is something to send.
 func (p *partition) offer() {
-	if !p.sendable() {
+	switch {
+	case !p.sendable():
 		return
-	}
-	if !p.listed {
+	case p.t.leaders[p.n] < 0:
+		p.wait(reason(p.t.name, kerr.LeaderNotAvailable))
+		return
+	case !p.listed:
 		p.listed = true
 		p.t.s.laneOf(p.t.leaders[p.n]).add(p)
 	}
@@ -323,13 +326,17 @@ func (p *partition) resume() {
 		p.wait(p.reason)
 		return
 	case p.renew:
-		ids := &p.t.s.ids
-		if !ids.known || ids.newest == p.producer { // it was given up meanwhile
+		switch ids := &p.t.s.ids; {
+		case ids.known && ids.newest != p.producer:
+			p.begin(ids.newest)
+		case ids.err != nil:
+			p.wait(reason(p.t.name, ids.err))
+			return
+		default: // it was given up meanwhile
 			p.due = true
 			p.t.s.ask(p.t)
 			return
 		}
-		p.begin(ids.newest)
 	}
 	p.state = sends
 	p.offer()

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -133,7 +134,7 @@ func (t *topic) load(n int32) int {
 	}
 }
 
-// learn takes what the brokers say of the topic, and lets its partitions go on.
+// learn takes what the brokers say of the topic. resume lets its partitions go on.
 func (t *topic) learn(is *kafka.Topic, now time.Time) error {
 	told := is.ID != [16]byte{}
 	fewer := len(is.Partitions) < len(t.leaders)
@@ -144,14 +145,18 @@ func (t *topic) learn(is *kafka.Topic, now time.Time) error {
 	case fewer && !again: // no topic gets fewer partitions
 		return reason(t.name, errStale)
 	}
+	if unanswered := is.Refused != nil && !errors.As(is.Refused, new(*kerr.Error)); !unanswered { // the lack of a right is a *kerr.Error
+		if t.limit = min(int(is.Limit()), mostBytes); is.Refused == nil {
+			t.most = 0
+		} else if t.most > 0 {
+			t.limit = min(t.limit, t.most)
+		}
+	} else if t.limit == 0 {
+		return t.s.unreachable(is.Refused)
+	}
 	t.gathers = false
 	if told {
 		t.id = is.ID
-	}
-	if t.limit = int(is.Limit()); is.Refused == nil {
-		t.most = 0
-	} else if t.most > 0 {
-		t.limit = min(t.limit, t.most)
 	}
 	t.learned, t.reason, t.pause = now, nil, 0
 	leaders := slices.Repeat([]int32{-1}, len(is.Partitions))
@@ -167,6 +172,9 @@ func (t *topic) learn(is *kafka.Topic, now time.Time) error {
 			leaders[n] = t.leaders[n]
 		case mine.epoch != p.LeaderEpoch || int(n) >= len(t.leaders) || p.Leader != t.leaders[n]: // may not know the producer id
 			mine.epoch, mine.proven = p.LeaderEpoch, false
+			if mine.listed && p.Leader != t.leaders[n] { // the old leader's lane may wait for a broker that is gone
+				t.s.lanes[t.leaders[n]].remove(mine)
+			}
 		}
 	}
 	t.leaders = leaders
@@ -174,13 +182,17 @@ func (t *topic) learn(is *kafka.Topic, now time.Time) error {
 		t.queue.pop()
 		t.place(sl, now)
 	}
+	return nil
+}
+
+// resume lets the partitions go on after learn.
+func (t *topic) resume() {
 	for _, p := range t.parts {
 		if p.due {
 			p.resume()
 		}
 		p.offer()
 	}
-	return nil
 }
 
 // gather takes back what waits for the partitions of a topic that was created again, because it may have others now. false: not
@@ -256,7 +268,7 @@ var usualKeep = keep{topics: 1000, recent: time.Minute}
 func (s *Kafka) sweep(now time.Time) {
 	var idle []string
 	for name, t := range s.topics {
-		if t.pending == 0 && !t.asking && !t.halted && now.Sub(t.since) >= s.keep.recent && !t.anyHalted() {
+		if t.pending == 0 && !t.asking && !t.halted && now.Sub(t.since) >= s.keep.recent && !t.anyBusy(now) {
 			idle = append(idle, name)
 		}
 	}
@@ -271,9 +283,13 @@ func (s *Kafka) sweep(now time.Time) {
 	s.crowd = 2 * len(s.topics) // else the topics that are used would be looked at once for each new one
 }
 
-func (t *topic) anyHalted() bool {
+// anyBusy reports whether a partition has something to remember: that it is halted, or that a request may still be written.
+func (t *topic) anyBusy(now time.Time) bool {
+	if now.Before(t.silence) {
+		return true
+	}
 	for _, p := range t.parts {
-		if p.state == halted {
+		if p.state == halted || now.Before(p.silence) {
 			return true
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -135,9 +136,22 @@ func checkBroker(found *conf.Problems, field, b string) {
 
 const dialTimeout = 10 * time.Second
 
+// dialAbrupt opens a connection that sends nothing any more once it is closed: what waits in the buffers of this machine is thrown
+// away. So a request that was given up doesn't arrive later, behind those of another connection.
+func dialAbrupt(ctx context.Context, network, host string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, host)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
 // Options are the options with which every client finds and enters the cluster.
 func (c Config) Options() []kgo.Opt {
-	dial := c.Until.bound((&net.Dialer{Timeout: dialTimeout}).DialContext)
+	dial := c.Until.bound(dialAbrupt)
 	switch {
 	case c.Dial != nil:
 		dial = c.Until.bound(c.Dial)
