@@ -16,34 +16,38 @@ import (
 	"github.com/walpost/walpost/internal/kafka"
 )
 
-// A model is a cluster with one topic, for a sink in a bubble of synctest. It follows Kafka's rules for the sequence numbers of
+// A model is a cluster with two topics, for a sink in a bubble of synctest. It follows Kafka's rules for the sequence numbers of
 // a partition (ProducerStateManager and ProducerAppendInfo), and is as unfriendly as they allow:
 //
 //   - it decides for each batch by itself whether it is appended, and what is answered: success, an error, or nothing;
 //   - it looks at the content of a batch before it looks whether it has the batch, and changes what it refuses;
 //   - a connection that dies may still deliver what was written to it, until the client's patience is over;
 //   - a new leader has lost what was not acknowledged, or some of it, and the producer ids too; and so has one that was not
-//     written to for a minute. Brokers are new each time, because nobody sees that a leader has gone and come again;
-//   - what is told of the topic is older than it is.
+//     written to for a minute. Such a one is a new broker, because nobody sees that a leader has gone and come again;
+//   - a topic is deleted and created again, with another id;
+//   - what is told of a topic is older than it is.
 type model struct {
 	testing.TB
 	refuses bool // batches for their content
 	forgets bool // producer ids
+	deletes bool // topics
 	strict  bool // refuses a number that is not zero from an unknown producer id, as before Kafka 2.5
 
 	wg sync.WaitGroup // of the connections
 
 	mu      sync.Mutex // guards everything below
 	r       *rand.Rand
-	calm    bool // nothing goes wrong any more
-	rests   bool // nothing changes for now
-	logs    []*modelLog
+	calm    bool                 // nothing goes wrong any more
+	rests   bool                 // nothing changes for now
+	logs    []*modelLog          // of the partitions of topic a, and then those of b
 	conns   map[int32]*modelConn // by broker
 	brokers int32
 	ids     int64
-	told    bool            // how many partitions there are, because the sink has learned it
 	bad     map[string]bool // records that are refused, or were
+	gone    map[string]bool // records that may have been acknowledged before their topic was deleted
 }
+
+var modelTopics = []string{"a", "b"}
 
 type modelLog struct {
 	batches   []modelBatch
@@ -54,12 +58,17 @@ type modelLog struct {
 	most      int                    // records in a batch
 	used      time.Time
 	leaders   []int32 // the epochs are their indices
+
+	id      byte // of the topic
+	created time.Time
+	told    bool // how many partitions there are, because the sink has learned it
 }
 
 func (l *modelLog) leader() int32 { return l.leaders[len(l.leaders)-1] }
 
 type modelBatch struct {
-	n       int32 // partition
+	n       int32 // index of the log
+	topic   byte
 	id      int64
 	seq     int32
 	records []string
@@ -80,12 +89,12 @@ type modelRequest struct {
 
 func newModel(t testing.TB, seed uint64, partitions int) *model {
 	m := &model{
-		TB: t, r: rand.New(rand.NewPCG(seed, 3)), conns: map[int32]*modelConn{}, bad: map[string]bool{},
-		refuses: seed%2 == 1, forgets: seed%4 >= 2, strict: seed%8 == 3,
+		TB: t, r: rand.New(rand.NewPCG(seed, 3)), conns: map[int32]*modelConn{}, bad: map[string]bool{}, gone: map[string]bool{},
+		refuses: seed%2 == 1, forgets: seed%4 >= 2, strict: seed%8 == 3, deletes: seed%5 == 4,
 	}
-	for range partitions {
+	for range partitions * len(modelTopics) {
 		m.brokers++
-		m.logs = append(m.logs, &modelLog{known: map[int64][]modelBatch{}, remembers: 5, most: 1000, leaders: []int32{m.brokers % 2}})
+		m.logs = append(m.logs, &modelLog{known: map[int64][]modelBatch{}, remembers: 5, most: 1000, leaders: []int32{m.brokers % 2}, id: 1})
 	}
 	return m
 }
@@ -116,7 +125,11 @@ func (m *model) produce(ctx context.Context, broker int32, req *request) (kmsg.R
 	}
 	mine := &modelRequest{batches: m.read(req), done: make(chan struct{})}
 	_ = req.AppendTo(nil)
-	m.told = true
+	for _, b := range mine.batches {
+		for _, l := range m.logsOf(modelTopics[int(b.n)/m.partitions()]) {
+			l.told = l.told || l.id == b.topic
+		}
+	}
 	if c.queue = append(c.queue, mine); len(c.queue) == 1 {
 		m.wg.Go(func() { m.serve(c) })
 	}
@@ -129,25 +142,40 @@ func (m *model) produce(ctx context.Context, broker int32, req *request) (kmsg.R
 	}
 }
 
+func (m *model) partitions() int { return len(m.logs) / len(modelTopics) }
+
+func (m *model) logsOf(topic string) []*modelLog {
+	n := m.partitions()
+	i := n * slices.Index(modelTopics, topic)
+	return m.logs[i : i+n]
+}
+
 func (m *model) read(req *request) (batches []modelBatch) {
-	for _, p := range req.Topics[0].Partitions {
-		var rb kmsg.RecordBatch
-		if err := rb.ReadFrom(p.Records); err != nil {
-			panic(err)
+	for _, t := range req.Topics {
+		for _, p := range t.Partitions {
+			n := int32(m.partitions()*slices.Index(modelTopics, t.Topic)) + p.Partition
+			batches = append(batches, readBatch(p.Records, modelBatch{n: n, topic: t.TopicID[0]}))
 		}
-		b := modelBatch{n: p.Partition, id: rb.ProducerID, seq: rb.FirstSequence}
-		for src := rb.Records; len(src) > 0; {
-			length, n := binary.Varint(src)
-			var rec kmsg.Record
-			if err := rec.ReadFrom(src[:n+int(length)]); err != nil {
-				panic(err)
-			}
-			b.records = append(b.records, string(rec.Value))
-			src = src[n+int(length):]
-		}
-		batches = append(batches, b)
 	}
 	return batches
+}
+
+func readBatch(wire []byte, b modelBatch) modelBatch {
+	var rb kmsg.RecordBatch
+	if err := rb.ReadFrom(wire); err != nil {
+		panic(err)
+	}
+	b.id, b.seq = rb.ProducerID, rb.FirstSequence
+	for src := rb.Records; len(src) > 0; {
+		length, n := binary.Varint(src)
+		var rec kmsg.Record
+		if err := rec.ReadFrom(src[:n+int(length)]); err != nil {
+			panic(err)
+		}
+		b.records = append(b.records, string(rec.Value))
+		src = src[n+int(length):]
+	}
+	return b
 }
 
 // serve answers the requests of a connection one after the other, as a broker does.
@@ -161,19 +189,17 @@ func (m *model) serve(c *modelConn) {
 			return
 		}
 		resp := kmsg.NewPtrProduceResponse()
-		rt := kmsg.NewProduceResponseTopic()
-		rt.Topic = "a"
 		for _, b := range req.batches {
-			rp := kmsg.NewProduceResponseTopicPartition()
-			rp.Partition = b.n
+			rt, rp := kmsg.NewProduceResponseTopic(), kmsg.NewProduceResponseTopicPartition()
+			rt.Topic, rp.Partition = modelTopics[int(b.n)/m.partitions()], b.n%int32(m.partitions())
 			if err := m.append(c.broker, b); err != nil {
 				rp.ErrorCode = err.Code
 			}
 			if !m.chance(100) { // otherwise the answer lacks the partition
 				rt.Partitions = append(rt.Partitions, rp)
+				resp.Topics = append(resp.Topics, rt)
 			}
 		}
-		resp.Topics = append(resp.Topics, rt)
 		m.mu.Unlock()
 		m.sleep(10 * time.Millisecond)
 		m.mu.Lock()
@@ -231,7 +257,10 @@ var (
 // append takes a batch. mu is held.
 func (m *model) append(broker int32, b modelBatch) *kerr.Error {
 	l := m.logs[b.n]
-	if broker != l.leader() {
+	switch {
+	case b.topic != l.id:
+		return kerr.UnknownTopicID
+	case broker != l.leader():
 		return kerr.NotLeaderForPartition
 	}
 	if m.chance(25) {
@@ -293,6 +322,8 @@ func (m *model) disturb(stop <-chan struct{}) {
 		case m.rests:
 		case what == 0 && len(l.leaders) < 40:
 			m.move(l)
+		case what == 3 && m.deletes && m.r.IntN(4) == 0:
+			m.recreate(modelTopics[m.r.IntN(len(modelTopics))])
 		case !m.refuses:
 		case what == 1:
 			l.most = 1 + m.r.IntN(30)
@@ -305,8 +336,12 @@ func (m *model) disturb(stop <-chan struct{}) {
 }
 
 func (m *model) move(l *modelLog) {
-	m.brokers++
-	l.leaders = append(l.leaders, m.brokers)
+	next := l.leaders[m.r.IntN(len(l.leaders))] // one of before
+	if next == l.leader() || m.forgets {
+		m.brokers++
+		next = m.brokers
+	}
+	l.leaders = append(l.leaders, next)
 	l.batches = l.batches[:len(l.batches)-m.r.IntN(len(l.batches)-l.committed+1)]
 	if m.forgets {
 		l.remembers = []int{1, 5}[m.r.IntN(2)]
@@ -321,15 +356,43 @@ func (m *model) move(l *modelLog) {
 	}
 }
 
-func (m *model) topics(_ context.Context, names []string) ([]kafka.Topic, error) {
+// recreate deletes a topic and creates it again. What a leader still waits to acknowledge is gone as well.
+func (m *model) recreate(topic string) {
+	for _, l := range m.logsOf(topic) {
+		for _, b := range l.batches {
+			for _, id := range b.records {
+				m.gone[id] = true
+			}
+		}
+		m.brokers++
+		*l = modelLog{
+			known: map[int64][]modelBatch{}, remembers: 5, most: 1000, leaders: append(l.leaders, m.brokers),
+			id: l.id + 1, created: time.Now(),
+		}
+	}
+}
+
+func (m *model) topics(_ context.Context, names []string) (all []kafka.Topic, err error) {
 	m.sleep(20 * time.Millisecond)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.chance(15) {
 		return nil, errModel
 	}
-	t := kafka.Topic{Name: names[0], ID: [16]byte{1}, Settings: map[string]string{"max.message.bytes": "600"}}
-	for n, l := range m.logs {
+	for _, name := range names {
+		all = append(all, m.topic(name))
+	}
+	return all, nil
+}
+
+func (m *model) topic(name string) kafka.Topic {
+	logs := m.logsOf(name)
+	id := logs[0].id
+	if id > 1 && time.Since(logs[0].created) < time.Second && m.chance(4) {
+		id--
+	}
+	t := kafka.Topic{Name: name, ID: [16]byte{id}, Settings: map[string]string{"max.message.bytes": "600"}}
+	for n, l := range logs {
 		epoch := len(l.leaders) - 1
 		if epoch > 0 && m.chance(4) {
 			epoch--
@@ -341,10 +404,10 @@ func (m *model) topics(_ context.Context, names []string) ([]kafka.Topic, error)
 		}
 		t.Partitions = append(t.Partitions, p)
 	}
-	if m.told && m.chance(10) {
+	if logs[0].told && logs[0].id == 1 && m.chance(10) { // partitions were added, and not all brokers have heard
 		t.Partitions = t.Partitions[:1]
 	}
-	return []kafka.Topic{t}, nil
+	return t
 }
 
 func (m *model) identify(context.Context) (*kmsg.InitProducerIDResponse, error) {

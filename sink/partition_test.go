@@ -50,16 +50,19 @@ func againstModel(t *testing.T, seed uint64) {
 		for range n {
 			m.mu.Lock()
 			to, bad := m.r.Int32N(partitions), m.refuses && m.r.IntN(200) == 0
+			topic := modelTopics[m.r.IntN(len(modelTopics))]
 			if id := strconv.Itoa(len(b.ids)); bad {
 				m.bad[id] = true
 			}
 			waits := time.Duration(max(0, m.r.IntN(8)-5)) * time.Millisecond
 			m.mu.Unlock()
 			time.Sleep(waits)
-			b.sendRecord(cdc.Record{Topic: "a", Key: fmt.Append(nil, to), Partition: to, Value: []byte(strconv.Itoa(len(b.ids)))})
+			b.sendRecord(cdc.Record{Topic: topic, Key: fmt.Append(nil, to), Partition: to, Value: []byte(strconv.Itoa(len(b.ids)))})
 		}
 		s.mu.Lock()
-		s.ask(s.topicOf("a", time.Now())) // as now and then, so that a new leader may be known before the old one refuses
+		for _, topic := range modelTopics {
+			s.ask(s.topicOf(topic, time.Now())) // as now and then, so that a new leader may be known before the old one refuses
+		}
 		s.mu.Unlock()
 		if time.Sleep(pause / 2); back {
 			b.TakeBack("a", func(_ []byte, ticket *cdc.Ticket) bool { return ticket.Tx%3 == third })
@@ -89,7 +92,7 @@ func againstModel(t *testing.T, seed uint64) {
 			t.Errorf("event %s is innocent: %v", id, err)
 		}
 	}
-	b.rerunsMayBe = m.refuses || m.forgets // otherwise each record is in the log once
+	b.rerunsMayBe = m.refuses || m.forgets || m.deletes // otherwise each record is in the log once
 	if n := renewals(s); !b.rerunsMayBe && n > 0 {
 		t.Errorf("%d times a partition gave up its producer id, although the leaders know it", n)
 	}
@@ -97,19 +100,20 @@ func againstModel(t *testing.T, seed uint64) {
 		var got, want []string
 		for _, batch := range l.batches {
 			for _, id := range batch.records {
-				if b.poison[id] == nil {
+				if b.poison[id] == nil && !m.gone[id] {
 					got = append(got, id)
 				}
 			}
 		}
-		for _, id := range b.sent[fmt.Sprint("a/", n)] {
-			if b.acked[id] {
+		at := fmt.Sprint(modelTopics[n/partitions], "/", n%partitions)
+		for _, id := range b.sent[at] {
+			if b.acked[id] && !m.gone[id] {
 				want = append(want, id)
 			}
 		}
-		b.compare(fmt.Sprint("partition ", n), got, want)
-		if len(got) > len(want) && !m.forgets && renewals(s) == 0 {
-			t.Errorf("partition %d has %d records more than were sent, and no event counts as sent again", n, len(got)-len(want))
+		b.compare(at, got, want)
+		if len(got) > len(want) && !m.forgets && renewals(s) == 0 && !m.deletes {
+			t.Errorf("%s has %d records more than were sent, and no event counts as sent again", at, len(got)-len(want))
 		}
 	}
 }
