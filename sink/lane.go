@@ -176,12 +176,12 @@ type request struct {
 	kmsg.ProduceRequest
 	highest int16 // version
 	topics  []*topic
-	batches map[place]*batch // without an answer
+	batches map[topicPartition]*batch // without an answer
 	once    sync.Once
 	written chan struct{} // closed
 }
 
-type place struct {
+type topicPartition struct {
 	t *topic
 	n int32
 }
@@ -190,7 +190,7 @@ type place struct {
 func newRequest(batches []*batch) *request {
 	r := &request{
 		ProduceRequest: kmsg.NewProduceRequest(), highest: new(kmsg.ProduceRequest).MaxVersion(),
-		batches: make(map[place]*batch, len(batches)), written: make(chan struct{}),
+		batches: make(map[topicPartition]*batch, len(batches)), written: make(chan struct{}),
 	}
 	r.Acks, r.TimeoutMillis = -1, int32(answerWithin.Milliseconds())
 	at := map[*topic]int{}
@@ -210,7 +210,7 @@ func newRequest(batches []*batch) *request {
 		rp := kmsg.NewProduceRequestTopicPartition()
 		rp.Partition, rp.Records = b.p.n, b.wire
 		r.Topics[i].Partitions = append(r.Topics[i].Partitions, rp)
-		r.batches[place{t, b.p.n}] = b
+		r.batches[topicPartition{t, b.p.n}] = b
 	}
 	return r
 }
@@ -319,7 +319,7 @@ func (r *request) take(i int, rt *kmsg.ProduceResponseTopic, n int32) *batch {
 		k = (i + k) % len(r.Topics)
 		sent := &r.Topics[k]
 		if r.Version >= 13 && sent.TopicID == rt.TopicID || r.Version < 13 && sent.Topic == rt.Topic {
-			at := place{r.topics[k], n}
+			at := topicPartition{r.topics[k], n}
 			b := r.batches[at]
 			delete(r.batches, at)
 			return b

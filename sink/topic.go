@@ -76,11 +76,11 @@ func (t *topic) add(sl *slot, now time.Time) {
 	if age := now.Sub(t.learned); age > refresh || sl.bytes > t.limit && age > refreshLimit { // the limit may have been raised
 		t.s.ask(t)
 	}
-	t.place(sl, now)
+	t.assign(sl, now)
 }
 
-// place puts a record into the queue of its partition.
-func (t *topic) place(sl *slot, now time.Time) {
+// assign puts a record into the queue of its partition.
+func (t *topic) assign(sl *slot, now time.Time) {
 	n := t.choose(sl)
 	p := t.parts[n]
 	if p == nil {
@@ -135,32 +135,32 @@ func (t *topic) load(n int32) int {
 }
 
 // learn takes what the brokers say of the topic. resume lets its partitions go on.
-func (t *topic) learn(is *kafka.Topic, now time.Time) error {
-	told := is.ID != [16]byte{}
-	fewer := len(is.Partitions) < len(t.leaders)
-	switch again := t.id != [16]byte{} && told && is.ID != t.id || fewer && (t.id == [16]byte{} || !told); {
+func (t *topic) learn(desc *kafka.Topic, now time.Time) error {
+	told := desc.ID != [16]byte{}
+	fewer := len(desc.Partitions) < len(t.leaders)
+	switch again := t.id != [16]byte{} && told && desc.ID != t.id || fewer && (t.id == [16]byte{} || !told); {
 	case len(t.leaders) == 0:
 	case again && !t.gather():
 		return reason(t.name, kerr.UnknownTopicID)
 	case fewer && !again: // no topic gets fewer partitions
 		return reason(t.name, errStale)
 	}
-	if unanswered := is.Refused != nil && !errors.As(is.Refused, new(*kerr.Error)); !unanswered { // the lack of a right is a *kerr.Error
-		if t.limit = min(int(is.Limit()), mostBytes); is.Refused == nil {
+	if unanswered := desc.Refused != nil && !errors.As(desc.Refused, new(*kerr.Error)); !unanswered { // the lack of a right is a *kerr.Error
+		if t.limit = min(int(desc.Limit()), mostBytes); desc.Refused == nil {
 			t.most = 0
 		} else if t.most > 0 {
 			t.limit = min(t.limit, t.most)
 		}
 	} else if t.limit == 0 {
-		return t.s.unreachable(is.Refused)
+		return t.s.unreachable(desc.Refused)
 	}
 	t.gathers = false
 	if told {
-		t.id = is.ID
+		t.id = desc.ID
 	}
 	t.learned, t.reason, t.pause = now, nil, 0
-	leaders := slices.Repeat([]int32{-1}, len(is.Partitions))
-	for _, p := range is.Partitions {
+	leaders := slices.Repeat([]int32{-1}, len(desc.Partitions))
+	for _, p := range desc.Partitions {
 		n := p.Partition
 		if n < 0 || int(n) >= len(leaders) {
 			continue
@@ -180,7 +180,7 @@ func (t *topic) learn(is *kafka.Topic, now time.Time) error {
 	t.leaders = leaders
 	for sl := t.queue.peek(); sl != nil; sl = t.queue.peek() {
 		t.queue.pop()
-		t.place(sl, now)
+		t.assign(sl, now)
 	}
 	return nil
 }
