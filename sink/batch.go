@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -52,7 +53,7 @@ func nextSeq(seq int32, n int) int32 { return int32((int64(seq) + int64(n)) & ma
 // A press encodes batches. It is used by one goroutine at a time.
 type press struct {
 	compressor kgo.Compressor // nil for none
-	plain      []byte
+	spare      []byte
 	packed     bytes.Buffer
 }
 
@@ -62,44 +63,54 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (e *press) encode(b *batch) {
 	first := b.slots[0].rec.Time.UnixMilli()
 	newest := first
-	e.plain = e.plain[:0]
+	into := &b.wire
+	if e.compressor != nil {
+		into = &e.spare
+	}
+	wire := slices.Grow((*into)[:0], b.bytes())[:batchHead]
 	for i, sl := range b.slots {
 		at := sl.rec.Time.UnixMilli()
 		newest = max(newest, at)
-		e.plain = appendRecord(e.plain, sl, at-first, int64(i))
+		wire = appendRecord(wire, sl, at-first, int64(i))
 	}
-	plain := len(e.plain)
-	body, codec := e.plain, kgo.CompressionCodecType(0)
+	*into = wire
+	plain, codec := len(wire)-batchHead, kgo.CompressionCodecType(0)
 	if e.compressor != nil {
 		e.packed.Reset()
-		if packed, used := e.compressor.Compress(&e.packed, e.plain); used > 0 && len(packed) < len(e.plain) {
-			body, codec = packed, used
+		packed, used := e.compressor.Compress(&e.packed, wire[batchHead:])
+		if used > 0 && len(packed) < plain {
+			if codec = used; cap(e.spare) > keptBytes {
+				e.spare, wire = nil, nil // a large record is in memory often enough
+			}
+			wire = append(slices.Grow(b.wire[:0], batchHead+len(packed))[:batchHead], packed...)
+		} else {
+			e.spare = b.wire
+		}
+		if cap(e.spare) > keptBytes {
+			e.spare = nil
+		}
+		if e.packed.Cap() > keptBytes {
+			e.packed = bytes.Buffer{}
 		}
 	}
-	w := b.wire[:0]
-	w = binary.BigEndian.AppendUint64(w, 0)
-	w = binary.BigEndian.AppendUint32(w, uint32(batchHead-12+len(body)))
-	w = binary.BigEndian.AppendUint32(w, math.MaxUint32) // the leader's epoch, which only brokers know
-	w = append(w, 2, 0, 0, 0, 0)                         // the version, and the checksum
-	w = binary.BigEndian.AppendUint16(w, uint16(codec))
-	w = binary.BigEndian.AppendUint32(w, uint32(len(b.slots)-1))
-	w = binary.BigEndian.AppendUint64(w, uint64(first))
-	w = binary.BigEndian.AppendUint64(w, uint64(newest))
-	w = binary.BigEndian.AppendUint64(w, uint64(b.producer.id))
-	w = binary.BigEndian.AppendUint16(w, uint16(b.producer.epoch))
-	w = binary.BigEndian.AppendUint32(w, uint32(b.seq))
-	w = binary.BigEndian.AppendUint32(w, uint32(len(b.slots)))
-	w = append(w, body...)
-	if cap(e.plain) > keptBytes {
-		e.plain = nil
-	}
-	if e.packed.Cap() > keptBytes {
-		e.packed = bytes.Buffer{}
-	}
-	binary.BigEndian.PutUint32(w[17:], crc32.Checksum(w[21:], castagnoli))
-	b.wire = w
+	body := len(wire) - batchHead
+	head := wire[:0]
+	head = binary.BigEndian.AppendUint64(head, 0)
+	head = binary.BigEndian.AppendUint32(head, uint32(batchHead-12+body))
+	head = binary.BigEndian.AppendUint32(head, math.MaxUint32) // the leader's epoch, which only brokers know
+	head = append(head, 2, 0, 0, 0, 0)                         // the version, and the checksum
+	head = binary.BigEndian.AppendUint16(head, uint16(codec))
+	head = binary.BigEndian.AppendUint32(head, uint32(len(b.slots)-1))
+	head = binary.BigEndian.AppendUint64(head, uint64(first))
+	head = binary.BigEndian.AppendUint64(head, uint64(newest))
+	head = binary.BigEndian.AppendUint64(head, uint64(b.producer.id))
+	head = binary.BigEndian.AppendUint16(head, uint16(b.producer.epoch))
+	head = binary.BigEndian.AppendUint32(head, uint32(b.seq))
+	_ = binary.BigEndian.AppendUint32(head, uint32(len(b.slots)))
+	binary.BigEndian.PutUint32(wire[17:], crc32.Checksum(wire[21:], castagnoli))
+	b.wire = wire
 	b.metrics = kgo.ProduceBatchMetrics{
-		NumRecords: len(b.slots), UncompressedBytes: plain, CompressedBytes: len(body), CompressionType: uint8(codec),
+		NumRecords: len(b.slots), UncompressedBytes: plain, CompressedBytes: body, CompressionType: uint8(codec),
 	}
 }
 

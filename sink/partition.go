@@ -223,7 +223,7 @@ func (p *partition) delivered(b *batch, now time.Time) {
 func (p *partition) settle() {
 	p.again, p.flight = append(slices.Clone(p.flight), p.again...), p.flight[:0]
 	first := p.again[0]
-	n, trial, err := len(first.slots), first.trial, first.err
+	n, trial, err, size := len(first.slots), first.trial, first.err, first.metrics
 	if n > 1 && refusal(err) == cdc.TooLarge {
 		p.t.most = max(kafka.LeastLimit, first.bytes()/2) // in case the brokers do not tell the limit
 	}
@@ -244,7 +244,7 @@ func (p *partition) settle() {
 		p.width = max(1, n/2)
 		switch {
 		case trial:
-			p.refuse(err)
+			p.refuse(fmt.Errorf("%w (uncompressed_bytes=%d, compressed_bytes=%d)", err, size.UncompressedBytes, size.CompressedBytes))
 		case p.renew || refusal(err) == cdc.TooLarge: // the limit may be another one now
 			p.wait(p.t.why(err))
 		default:
