@@ -2,7 +2,9 @@ package sink
 
 import (
 	"context"
+	"slices"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -20,19 +22,34 @@ type brokers interface {
 	identify(ctx context.Context) (*kmsg.InitProducerIDResponse, error)
 }
 
-type client struct{ cl *kgo.Client }
+// client asks by another client than it produces by: a broker that throttles, or doesn't answer, holds every request to it.
+type client struct{ produces, asks *kgo.Client }
 
 func (c client) produce(ctx context.Context, broker int32, req *request) (kmsg.Response, error) {
-	return c.cl.Broker(int(broker)).Request(ctx, req)
+	resp, err := c.produces.Broker(int(broker)).Request(ctx, req)
+	if err != nil || movedAway(resp) {
+		c.produces.ForceMetadataRefresh() // the broker may have another address now, and this client asks for nothing else
+	}
+	return resp, err
+}
+
+// movedAway reports whether the broker doesn't lead a partition that it was sent.
+func movedAway(resp kmsg.Response) bool {
+	answers, ok := resp.(*kmsg.ProduceResponse)
+	return ok && slices.ContainsFunc(answers.Topics, func(t kmsg.ProduceResponseTopic) bool {
+		return slices.ContainsFunc(t.Partitions, func(p kmsg.ProduceResponseTopicPartition) bool {
+			return p.ErrorCode == kerr.NotLeaderForPartition.Code
+		})
+	})
 }
 
 func (c client) topics(ctx context.Context, names []string) ([]kafka.Topic, error) {
-	return kafka.Topics(ctx, c.cl, names, "max.message.bytes")
+	return kafka.Topics(ctx, c.asks, names, "max.message.bytes")
 }
 
 func (c client) identify(ctx context.Context) (*kmsg.InitProducerIDResponse, error) {
 	req := kmsg.NewPtrInitProducerIDRequest()
 	req.TransactionTimeoutMillis = 60_000 // of no transaction
 	req.ProducerID, req.ProducerEpoch = -1, -1
-	return req.RequestWith(ctx, c.cl)
+	return req.RequestWith(ctx, c.asks)
 }

@@ -51,7 +51,8 @@ type Kafka struct {
 
 // A link is the way to the brokers. It does not change.
 type link struct {
-	cl         *kgo.Client
+	cl         *kgo.Client // asks
+	produces   *kgo.Client
 	brokers    brokers
 	dials      kafka.Dials
 	hooks      []kgo.HookProduceBatchWritten
@@ -80,10 +81,12 @@ func Open(cfg Config) (*Kafka, error) {
 	if s.compressor, err = kgo.DefaultCompressor(cfg.Codec()); err != nil {
 		return nil, fmt.Errorf("kafka.compression: %w", err)
 	}
-	if s.cl, err = cfg.NewClient(append([]kgo.Hook{&s.dials}, cfg.Hooks...)...); err != nil {
-		return nil, err
+	for _, cl := range []**kgo.Client{&s.cl, &s.produces} {
+		if *cl, err = cfg.NewClient(append([]kgo.Hook{&s.dials}, cfg.Hooks...)...); err != nil {
+			return nil, err
+		}
 	}
-	s.brokers = client{s.cl}
+	s.brokers = client{produces: s.produces, asks: s.cl}
 	if cfg.Bury { // so that the topic is there before the first letter
 		s.mu.Lock()
 		s.ask(s.topicOf(cfg.DeadLetters, time.Now()))
@@ -186,8 +189,8 @@ func (s *Kafka) PassOver(a *cdc.Ack, taken func(key []byte, ticket *cdc.Ticket) 
 	}
 }
 
-// TakeBack ends records that wait for a topic, and of which taken is true, with cdc.ErrTakenBack. A record that was ever sent, or
-// whose sequence number was, isn't taken back, also where it waits now to be sent again.
+// TakeBack ends records that wait for a topic, and of which taken is true, with cdc.ErrTakenBack. A record that is sent again as it
+// was isn't taken back. One that waits for another producer id is, although it may have been written.
 func (s *Kafka) TakeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,6 +214,7 @@ func (s *Kafka) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		s.produces.Close()
 		s.cl.Close()
 		s.wg.Wait()
 	}()

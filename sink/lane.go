@@ -218,22 +218,11 @@ func newRequest(batches []*batch) *request {
 // MaxVersion is the newest version that the request can have.
 func (r *request) MaxVersion() int16 { return r.highest }
 
-// AppendTo is called by the client when it is about to write the request, once, before any that it is given later. Large batches are
-// encoded again if they must be sent again, because the client has a copy now.
+// AppendTo is called by the client when it is about to write the request, before any that it is given later, and again if nothing
+// could be written to the connection.
 func (r *request) AppendTo(dst []byte) []byte {
-	dst = r.ProduceRequest.AppendTo(dst)
-	for _, b := range r.batches {
-		if cap(b.wire) > keptBytes {
-			b.wire = nil
-		}
-	}
-	for i := range r.Topics {
-		for k := range r.Topics[i].Partitions {
-			r.Topics[i].Partitions[k].Records = nil
-		}
-	}
 	r.once.Do(func() { close(r.written) })
-	return dst
+	return r.ProduceRequest.AppendTo(dst)
 }
 
 // sent reports whether the client has begun to write the request.

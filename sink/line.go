@@ -33,6 +33,7 @@ type ids struct {
 	newest producerID
 	known  bool  // newest may be used, by any partition that has not used it
 	err    error // of the newest request for one
+	asking bool  // a request is on its way that nobody waits for
 }
 
 var noID = producerID{id: -1}
@@ -62,13 +63,17 @@ func (s *Kafka) askAll() {
 		}
 		group := s.line.topics[:n:n]
 		s.line.topics = s.line.topics[n:]
-		id := s.needsID(group)
+		id, failed := s.needsID(group), s.ids.err != nil || s.ids.asking
 		s.mu.Unlock()
 		known, errs := s.question(group)
-		if id {
+		if id && !failed {
 			s.identify()
 		}
 		s.mu.Lock()
+		if id && failed && !s.ids.asking && !s.closed { // it may take long again
+			s.ids.asking = true
+			s.wg.Go(s.identify)
+		}
 		for i, t := range group {
 			err := errs[i]
 			if err == nil {
@@ -98,7 +103,9 @@ func (s *Kafka) later(t *topic, why error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		t.asking = false
-		s.ask(t)
+		if t.pending > 0 || len(t.leaders) > 0 || t.name == s.cfg.DeadLetters {
+			s.ask(t)
+		}
 	})
 }
 
@@ -138,7 +145,7 @@ func (s *Kafka) identify() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ids.err = err; err == nil {
+	if s.ids.asking, s.ids.err = false, err; err == nil {
 		s.ids.newest, s.ids.known = producerID{resp.ProducerID, resp.ProducerEpoch}, true
 	}
 }
@@ -202,6 +209,11 @@ func (s *Kafka) createAll() {
 		s.mu.Unlock()
 		err := s.create(t.name)
 		s.mu.Lock()
+		if refusal(err) != "" && t.queue.len() > 0 { // the name collides with another one
+			t.asking = false
+			t.refuseFirst(err)
+			continue
+		}
 		s.later(t, err)
 	}
 	s.line.creators--

@@ -317,6 +317,8 @@ func (p *partition) resume() {
 	case int(p.n) >= len(p.t.leaders):
 		if p.state = waits; p.queue.len() > 0 {
 			p.refuse(fmt.Errorf("partition %d of %d: %w", p.n, len(p.t.leaders), errPartition))
+		} else {
+			p.due = true // the topic may get the partition
 		}
 		return
 	case p.t.leaders[p.n] < 0:
@@ -333,8 +335,7 @@ func (p *partition) resume() {
 			p.wait(reason(p.t.name, ids.err))
 			return
 		default: // it was given up meanwhile
-			p.due = true
-			p.t.s.ask(p.t)
+			p.wait(p.reason)
 			return
 		}
 	}

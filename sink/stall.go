@@ -43,7 +43,7 @@ func (s *Kafka) waiters(each func(w waiter)) {
 			open := p.open()
 			switch {
 			case open == 0 && p.state != halted:
-			case p.state == waits && t.reason != nil:
+			case (p.state == waits || t.gathers) && t.reason != nil:
 				each(waiter{t, p.n, open, t.reason, fresh, p.since, false})
 			default:
 				each(waiter{t, p.n, open, p.reason, p.state != halted && moving(p.reason), p.since, p.state == halted})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -172,4 +175,236 @@ func TestAPartitionWithAnUnansweredRequestIsNotForgotten(t *testing.T) {
 	if to.s.sweep(time.Now()); to.s.topics["a"] != nil {
 		t.Error("not forgotten later")
 	}
+}
+
+// A record asks for a partition that the topic gets later.
+func TestAPartitionThatIsAddedLaterGoesOn(t *testing.T) {
+	to := still(t)
+	hear := func(partitions int) {
+		to.asking = false
+		if err := to.hear(described(1, partitions), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := to.give(5, 1)
+	if hear(2); p.state != halted {
+		t.Fatalf("state %d", p.state)
+	}
+	p.passOver()
+	hear(2)
+	hear(6)
+	to.give(5, 1)
+	if hear(6); !p.sendable() {
+		t.Errorf("the record never ends: state %d", p.state)
+	}
+}
+
+// The brokers refuse a name when the topic is created: it differs from another one only in . and _.
+func TestATopicThatCannotBeCreatedRefusesItsRecord(t *testing.T) {
+	c := testenv.FakeKafka(t)
+	cfg := config(c.ListenAddrs())
+	cfg.Topics.Create = true
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.InvalidTopicException, Count: -1})
+	b := open1(t, cfg)
+	id := b.sendRecord(cdc.Record{Topic: "a.b", Key: []byte("k"), Partition: -1})
+	b.collect(func() bool { return b.poison[id] != nil })
+	if refused, ok := errors.AsType[*cdc.Refusal](b.poison[id]); !ok || refused.Reason != cdc.InvalidTopic {
+		t.Error(b.poison[id])
+	}
+}
+
+// silentIDs is a model that gives one producer id, and then no answer.
+type silentIDs struct {
+	*model
+	given *bool
+}
+
+func (n silentIDs) identify(ctx context.Context) (*kmsg.InitProducerIDResponse, error) {
+	if *n.given {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	*n.given = true
+	return n.model.identify(ctx)
+}
+
+func TestAPartitionThatNeedsNoProducerIDWaitsForNoneTwice(t *testing.T) {
+	bubble(t, 0, func(t *testing.T, m *model, b *bench, use func(brokers)) {
+		use(silentIDs{m, new(bool)})
+		b.sendMany(0, 1)
+		time.Sleep(time.Second)
+		b.mu.Lock()
+		b.Kafka.ids.known = false // as when a topic was forgotten
+		b.mu.Unlock()
+		b.sendRecord(cdc.Record{Topic: "b", Key: []byte("k")})
+		time.Sleep(kafka.ProbeLimit + time.Second) // the first request had no answer
+		m.mu.Lock()
+		m.move(m.logs[0])
+		m.mu.Unlock()
+		b.sendMany(0, 1)
+		time.Sleep(2 * time.Second)
+		if b.take(); len(b.acked) != 2 {
+			t.Errorf("%d acknowledged", len(b.acked))
+		}
+	})
+}
+
+// sameID is a model of a proxy that gives the same producer id to all.
+type sameID struct {
+	*model
+	asked *atomic.Int64
+}
+
+func (s sameID) identify(context.Context) (*kmsg.InitProducerIDResponse, error) {
+	s.asked.Add(1)
+	return &kmsg.InitProducerIDResponse{ProducerID: 1}, nil
+}
+
+func TestTheSameProducerIDIsAskedForWithPauses(t *testing.T) {
+	bubble(t, 0, func(t *testing.T, m *model, b *bench, use func(brokers)) {
+		ids := sameID{m, new(atomic.Int64)}
+		use(ids)
+		b.sendMany(0, 1)
+		time.Sleep(time.Second)
+		b.mu.Lock()
+		p := b.topics["a"].parts[0]
+		p.renumber()
+		p.wait(kerr.OutOfOrderSequenceNumber)
+		b.mu.Unlock()
+		b.sendMany(0, 1)
+		before := ids.asked.Load()
+		time.Sleep(10 * time.Second)
+		if n := ids.asked.Load() - before; n < 2 || n > 50 {
+			t.Errorf("asked %d times in ten seconds", n)
+		}
+	})
+}
+
+// No broker's answer about some of the partitions counts.
+func TestADescriptionWithAGapIsNoAnswer(t *testing.T) {
+	to := still(t)
+	p := to.give(1, 1)
+	p.next()
+	desc := described(1, 2)
+	desc.Partitions[1].Partition = 0
+	if err := to.hear(desc, time.Now()); !errors.Is(err, errStale) || to.leaders[1] != 0 {
+		t.Errorf("%v, leaders %v", err, to.leaders)
+	}
+}
+
+// missingTopics is a model that has no topic.
+type missingTopics struct {
+	*model
+	asked *atomic.Int64
+}
+
+func (m missingTopics) topics(_ context.Context, names []string) (all []kafka.Topic, err error) {
+	m.asked.Add(1)
+	for _, name := range names {
+		all = append(all, kafka.Topic{Name: name, Err: kerr.UnknownTopicOrPartition})
+	}
+	return all, nil
+}
+
+func TestAMissingTopicIsForgottenWhenNothingWaitsForIt(t *testing.T) {
+	bubble(t, 0, func(t *testing.T, m *model, b *bench, use func(brokers)) {
+		none := missingTopics{m, new(atomic.Int64)}
+		use(none)
+		b.sendMany(0, 1)
+		time.Sleep(time.Second)
+		b.TakeBack("a", everything)
+		time.Sleep(2 * time.Second)
+		before := none.asked.Load()
+		time.Sleep(time.Minute)
+		if n := none.asked.Load() - before; n > 0 {
+			t.Errorf("asked %d times", n)
+		}
+		b.take()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if to := b.topics["a"]; to.pending > 0 || to.asking {
+			t.Errorf("%d pending, asking: %t", to.pending, to.asking)
+		}
+	})
+}
+
+func TestAGatheringTopicSaysWhyItWaits(t *testing.T) {
+	to := still(t)
+	p, other := to.give(0, 1), to.give(1, 1)
+	p.answered(p.next(), nil, time.Now())
+	other.width = 1
+	other.answered(other.next(), kerr.InvalidRecord, time.Now()) // halted until PassOver
+	to.reason = to.learn(described(2, 2), time.Now())
+	to.give(0, 1)
+	var why error
+	to.s.waiters(func(w waiter) {
+		if w.n == 0 {
+			why = w.why
+		}
+	})
+	if !errors.Is(why, kerr.UnknownTopicID) {
+		t.Errorf("%v", why)
+	}
+}
+
+// A broker that throttles has the client wait before it sends that broker anything else. Questions don't wait with it.
+func TestAThrottledBrokerHoldsNoQuestion(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "a", "b"))
+	b := open1(t, config(c.ListenAddrs()))
+	b.send("a", "k", 1)
+	b.all()
+	throttled := make(chan struct{})
+	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		r := req.(*kmsg.ProduceRequest)
+		resp := r.ResponseKind().(*kmsg.ProduceResponse)
+		resp.ThrottleMillis = 600_000
+		for _, rt := range r.Topics {
+			answer := kmsg.NewProduceResponseTopic()
+			answer.Topic, answer.TopicID = rt.Topic, rt.TopicID
+			for _, rp := range rt.Partitions {
+				part := kmsg.NewProduceResponseTopicPartition()
+				part.Partition = rp.Partition
+				answer.Partitions = append(answer.Partitions, part)
+			}
+			resp.Topics = append(resp.Topics, answer)
+		}
+		close(throttled)
+		return resp, nil, true
+	})
+	b.send("a", "k", 1)
+	<-throttled
+	b.all()
+	b.send("a", "k", 1) // waits in the client
+	b.send("b", "k", 1)
+	known := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.topics["b"].leaders) > 0
+	}
+	for began := time.Now(); !known(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatal("the brokers aren't asked about another topic")
+		}
+	}
+}
+
+// A broker comes back under another address, and nobody but its partitions is asked for.
+func TestABrokerWithANewAddressIsFound(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.NumBrokers(2), kfake.SeedTopics(1, "a"))
+	b := open1(t, config(c.ListenAddrs()))
+	b.send("a", "k", 1)
+	b.all()
+	id := c.LeaderFor("a", 0)
+	if err := c.RemoveNode(id); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.AddNode(id, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.MoveTopicPartition("a", 0, id); err != nil {
+		t.Fatal(err)
+	}
+	b.send("a", "k", 1)
+	b.all()
+	b.checkLog(c.ListenAddrs(), "a")
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
@@ -145,6 +146,9 @@ func (t *topic) learn(desc *kafka.Topic, now time.Time) error {
 	case fewer && !again: // no topic gets fewer partitions
 		return reason(t.name, errStale)
 	}
+	if !complete(desc.Partitions) {
+		return reason(t.name, errStale)
+	}
 	if unanswered := desc.Refused != nil && !errors.As(desc.Refused, new(*kerr.Error)); !unanswered { // the lack of a right is a *kerr.Error
 		if t.limit = min(int(desc.Limit()), mostBytes); desc.Refused == nil {
 			t.most = 0
@@ -162,9 +166,6 @@ func (t *topic) learn(desc *kafka.Topic, now time.Time) error {
 	leaders := slices.Repeat([]int32{-1}, len(desc.Partitions))
 	for _, p := range desc.Partitions {
 		n := p.Partition
-		if n < 0 || int(n) >= len(leaders) {
-			continue
-		}
 		leaders[n] = p.Leader
 		switch mine := t.parts[n]; {
 		case mine == nil:
@@ -183,6 +184,18 @@ func (t *topic) learn(desc *kafka.Topic, now time.Time) error {
 		t.assign(sl, now)
 	}
 	return nil
+}
+
+// complete reports whether each partition is described once.
+func complete(partitions []kmsg.MetadataResponseTopicPartition) bool {
+	seen := make([]bool, len(partitions))
+	for _, p := range partitions {
+		if p.Partition < 0 || int(p.Partition) >= len(seen) || seen[p.Partition] {
+			return false
+		}
+		seen[p.Partition] = true
+	}
+	return true
 }
 
 // resume lets the partitions go on after learn.
@@ -238,6 +251,9 @@ func (t *topic) takeBack(taken func(key []byte, ticket *cdc.Ticket) bool) {
 	back := t.queue.remove(0, wants)
 	for _, p := range t.parts {
 		back = append(back, p.queue.remove(p.numbered, wants)...)
+		if p.state != halted && p.open() == 0 {
+			p.reason = nil
+		}
 	}
 	slices.SortFunc(back, func(a, b *slot) int { return int(int64(a.n - b.n)) })
 	for _, sl := range back {
