@@ -42,10 +42,10 @@ type Copy struct {
 	// published, and the source gives the others.
 	Border string `json:"border,omitempty"`
 
-	// Was is the record of the former source, if the relay is changing from it to another kind of
+	// Former is the record of the former source, if the relay is changing from it to another kind of
 	// source. Everything before its position is delivered. As long as the copy is not finished, the
 	// relay can go back to it.
-	Was *Record `json:"was,omitempty"`
+	Former *Record `json:"former,omitempty"`
 
 	Finished []string `json:"finished,omitempty"` // tables whose rows are all acknowledged
 	At       Mark     `json:"at,omitzero"`        // the last acknowledged row of the table that is being read
@@ -71,8 +71,8 @@ func (c *Copy) check() error {
 	case !utf8.ValidString(c.At.Table + c.At.Order + c.At.Key + c.At.ID):
 		return errors.New("copy.at is not UTF-8")
 	}
-	if c.Was != nil {
-		return c.Was.check()
+	if c.Former != nil {
+		return c.Former.check()
 	}
 	return nil
 }
@@ -88,24 +88,24 @@ func (r *Record) RecoverOf(from cdc.Position) (next Copy, was *Copy) {
 
 // Polled is the record of a source that polled before the copy, nil if there is none.
 func (c *Copy) Polled() *Record {
-	if c.Was == nil || c.Was.Polled == nil {
+	if c.Former == nil || c.Former.Polled == nil {
 		return nil
 	}
-	return c.Was
+	return c.Former
 }
 
-// of reports whether the record was written for the kind of source that was found.
-func (r *Record) of(found *cdc.Identity) bool {
+// sameKind reports whether the record was written for the kind of source that was found.
+func (r *Record) sameKind(found *cdc.Identity) bool {
 	return r.Polled.Counts(found.Polled)
 }
 
 // GoBack returns the record to go on with if found is the source that the relay read before an
 // unfinished change. It is nil otherwise. What the change has published comes once more then.
 func (r *Record) GoBack(found cdc.Identity) *Record {
-	if !r.Copies(OriginRecover) || r.Copy.Was == nil || r.of(&found) || !r.Copy.Was.of(&found) {
+	if !r.Copies(OriginRecover) || r.Copy.Former == nil || r.sameKind(&found) || !r.Copy.Former.sameKind(&found) {
 		return nil
 	}
-	was := *r.Copy.Was
+	was := *r.Copy.Former
 	was.Epoch, was.Holder, was.Time, was.Accepted = r.Epoch+1, r.Holder, time.Now().UTC(), r.Accepted
 	return &was
 }
@@ -113,11 +113,11 @@ func (r *Record) GoBack(found cdc.Identity) *Record {
 // ChangeFits returns the refusal of an unfinished change of the source that trusts the record of the
 // former source, if that record is not true of the server. Once the new slot or the new beginning exists, r says that.
 func (r *Record) ChangeFits(found cdc.Identity) error {
-	if !r.Intended() || r.Copy.Was == nil || !r.of(&found) {
+	if !r.Intended() || r.Copy.Former == nil || !r.sameKind(&found) {
 		return nil
 	}
 	var gap *Refusal
-	_, err := Judge(r.Copy.Was, found)
+	_, err := Judge(r.Copy.Former, found)
 	if errors.As(err, &gap) && gap.Reason == OtherSource {
 		return nil
 	}
@@ -128,13 +128,13 @@ func (r *Record) ChangeFits(found cdc.Identity) error {
 type Unfinished struct {
 	fault.ForPerson
 	Copy Copy
-	// Was and Is name the former source and the new one if the recover changes the source.
-	Was, Is string
+	// From and To name the former source and the new one if the recover changes the source.
+	From, To string
 }
 
 func (u *Unfinished) Error() string {
-	if u.Was != "" {
-		return fmt.Sprintf("the change from %s to %s is not finished: %d rows are published", u.Was, u.Is, u.Copy.Rows)
+	if u.From != "" {
+		return fmt.Sprintf("the change from %s to %s is not finished: %d rows are published", u.From, u.To, u.Copy.Rows)
 	}
 	return fmt.Sprintf("a recovery of the gap after %s is not finished: %d rows have been published", u.Copy.From, u.Copy.Rows)
 }
@@ -142,8 +142,8 @@ func (u *Unfinished) Error() string {
 // Unfinished is the error of a run that finds this record, which has an unfinished recover.
 func (r *Record) Unfinished() error {
 	u := &Unfinished{Copy: *r.Copy}
-	if was := r.Copy.Was; was != nil {
-		u.Was, u.Is = sourceName(was.Polled, was.Slot), sourceName(r.Polled, r.Slot)
+	if was := r.Copy.Former; was != nil {
+		u.From, u.To = sourceName(was.Polled, was.Slot), sourceName(r.Polled, r.Slot)
 	}
 	return u
 }

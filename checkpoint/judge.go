@@ -57,7 +57,7 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		return OtherSystem
 	case found.Database != rec.Database:
 		return OtherDatabase
-	case rec.of(found) && found.Slot != rec.Slot:
+	case rec.sameKind(found) && found.Slot != rec.Slot:
 		return OtherSlot
 	case found.Timeline < rec.Timeline:
 		return TimelineBack
@@ -75,7 +75,7 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		return ServerBehind
 	case !rec.Polled.IsTable(found.Polled):
 		return TableReplaced
-	case !rec.of(found): // A change of the source trusts the record, so the record must be true of this server.
+	case !rec.sameKind(found): // A change of the source trusts the record, so the record must be true of this server.
 		return OtherSource
 	case found.Polled != nil: // no slot can be missing
 	case !slot.Exists:

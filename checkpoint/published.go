@@ -75,8 +75,8 @@ type Change struct {
 	Publication string
 	Table       string // schema.table; "" if the publication itself was changed
 	How         ChangeKind
-	// Was and Is are the rows of the catalog before and now. Is is empty if the row is gone.
-	Was, Is []cdc.PublishedEntry
+	// Before and After are the rows of the catalog before and now. After is empty if the row is gone.
+	Before, After []cdc.PublishedEntry
 	// Why is what kept rows out of the stream, for Mended.
 	Why string
 }
@@ -115,10 +115,10 @@ func (p *Published) changes(found *cdc.Published) []Change {
 		return nil
 	}
 	was, is := cdc.PublishedEntry{OID: p.OID, XMin: p.XMin}, cdc.PublishedEntry{OID: found.OID, XMin: found.XMin}
-	whole := Change{Publication: p.Publication, Was: []cdc.PublishedEntry{was}, Is: []cdc.PublishedEntry{is}}
+	whole := Change{Publication: p.Publication, Before: []cdc.PublishedEntry{was}, After: []cdc.PublishedEntry{is}}
 	switch {
 	case found.OID == 0:
-		whole.How, whole.Is = Gone, nil
+		whole.How, whole.After = Gone, nil
 		return []Change{whole}
 	case found.OID != p.OID:
 		whole.How = Replaced
@@ -140,7 +140,7 @@ func (p *Published) changes(found *cdc.Published) []Change {
 		}
 		is := &found.Tables[at]
 		if how := tableChange(was, is); how != "" {
-			all = append(all, Change{Publication: p.Publication, Table: is.Name, How: how, Was: was.Entries, Is: is.Entries})
+			all = append(all, Change{Publication: p.Publication, Table: is.Name, How: how, Before: was.Entries, After: is.Entries})
 		}
 	}
 	return all
@@ -196,7 +196,7 @@ func (c *Change) String() string {
 
 // digest writes what distinguishes this change from any other.
 func (c *Change) digest(w io.Writer) {
-	fmt.Fprintf(w, "%q %q %s %v %v\n", c.Publication, c.Table, c.How, c.Was, c.Is)
+	fmt.Fprintf(w, "%q %q %s %v %v\n", c.Publication, c.Table, c.How, c.Before, c.After)
 	if c.Why != "" {
 		fmt.Fprintf(w, "%q\n", c.Why)
 	}

@@ -208,8 +208,8 @@ func decode(key string, value []byte) (*Record, error) {
 	return r, nil
 }
 
-// reads is the slot or the strategy.
-func (r *Record) reads() string {
+// slotOrStrategy is the slot or the strategy.
+func (r *Record) slotOrStrategy() string {
 	if r.Polled != nil {
 		return r.Polled.Strategy
 	}
@@ -219,7 +219,7 @@ func (r *Record) reads() string {
 // check returns an error for a record that must not be stored.
 func (r *Record) check() error {
 	for _, f := range []struct{ name, value string }{
-		{"name", r.Name}, {"system_identifier", r.SystemID}, {"slot", r.reads()}, {"database", r.Database},
+		{"name", r.Name}, {"system_identifier", r.SystemID}, {"slot", r.slotOrStrategy()}, {"database", r.Database},
 	} {
 		if f.value == "" {
 			return errors.New(f.name + " is missing")

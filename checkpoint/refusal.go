@@ -142,7 +142,7 @@ func (r *Refusal) token() string {
 		var forked bool
 		if rec != nil {
 			fmt.Fprintf(h, "%q %d %s %s %q %d %q %q\n", rec.Name, rec.Epoch, rec.Position, rec.reach(),
-				rec.SystemID, rec.Timeline, rec.Database, rec.reads())
+				rec.SystemID, rec.Timeline, rec.Database, rec.slotOrStrategy())
 			if c := rec.Copy; c != nil {
 				fmt.Fprintf(h, "%s %d\n", c.Origin, c.Rows)
 			}
@@ -331,7 +331,7 @@ func (r *Refusal) OtherStrategy() bool {
 }
 
 // ChangesSource reports whether the configuration names another source than the record.
-func (r *Refusal) ChangesSource() bool { return r.Record != nil && !r.Record.of(&r.Found) }
+func (r *Refusal) ChangesSource() bool { return r.Record != nil && !r.Record.sameKind(&r.Found) }
 
 // Sources names what the record was written for, and what was found.
 func (r *Refusal) Sources() (was, found string) {

@@ -64,8 +64,8 @@ func (b *badEvents) haltOf(bad *BadEvent) *checkpoint.Halt {
 	return b.names().Halt(bad.Commit, bad.Row, bad.Table, bad.EventID)
 }
 
-// give has the checkpoint store remember a bad event that halts the relay, and returns it.
-func (b *badEvents) give(bad *BadEvent) *BadEvent {
+// recordHalt has the checkpoint store remember a bad event that halts the relay, and returns it.
+func (b *badEvents) recordHalt(bad *BadEvent) *BadEvent {
 	if bad.Commit == 0 {
 		return bad
 	}

@@ -49,11 +49,11 @@ type checkpointer struct {
 
 // timing says when a record is written.
 type timing struct {
-	active  bool        // something was acknowledged since the newest write of a record began
-	last    time.Time   // when that write began
-	retry   time.Time   // no write of a record before this time
-	failure string      // of the newest write of a record; "" if it succeeded
-	failing recent.Edge // writes of records
+	active  bool            // something was acknowledged since the newest write of a record began
+	last    time.Time       // when that write began
+	retry   time.Time       // no write of a record before this time
+	failure string          // of the newest write of a record; "" if it succeeded
+	failing recent.FaultLog // writes of records
 }
 
 // A queue is what is written one by one, and not before a time.

@@ -67,7 +67,7 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 		feed.Copy, feed.ended = was.feed.Copy, was.feed.ended
 		feed.Copy.Slot = true
 	}
-	l.fly(0)
+	l.startFlight(0)
 	l.st.Received = a.Rec.Position
 	l.phase = &copying{parts: l.parts, l: l, feed: feed}
 	l.log.Info().Str("origin", feed.Copy.Origin).Uint64("published", feed.Copy.Rows).Str(a.Rec.Position.Log()).

@@ -198,10 +198,10 @@ func (r *opener) planRecover(ctx context.Context, rec *checkpoint.Record) (*chec
 	}
 	next, was := rec.RecoverOf(gap.From)
 	if other {
-		next.Was = rec
+		next.Former = rec
 	}
 	if begun {
-		next.From, next.Rows, next.Was = was.From, was.Rows, was.Was
+		next.From, next.Rows, next.Former = was.From, was.Rows, was.Former
 	}
 	if next.Since, err = r.cfg.Copying.Gap(ctx, gap, was); err != nil {
 		return nil, err

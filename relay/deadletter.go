@@ -23,7 +23,7 @@ func (l *loop) setAside(ev *cdc.Event, err error, commit cdc.Position, row int) 
 	}
 	verdict, err := l.parker.event(ev, bad, commit, row)
 	if err == nil && verdict == parking.Deliver && bad != nil && !l.buryRow(bad, ev) {
-		return verdict, l.give(bad)
+		return verdict, l.recordHalt(bad)
 	}
 	return verdict, err
 }
@@ -34,7 +34,7 @@ func (b *badEvents) buryRow(bad *BadEvent, ev *cdc.Event) bool {
 	if !b.cfg.Poison.Buries(bad.Because, bad.Topic) {
 		return false
 	}
-	return b.becomes(b.names().RowLetter(bad, ev, &b.rec), bad) == nil
+	return b.encode(b.names().RowLetter(bad, ev, &b.rec), bad) == nil
 }
 
 // putAside makes l.rec the dead letter of an event that a person asked to pass over, whatever the
@@ -42,14 +42,14 @@ func (b *badEvents) buryRow(bad *BadEvent, ev *cdc.Event) bool {
 func (b *badEvents) putAside(ev *cdc.Event, asked *checkpoint.Halt, ok bool, err error) error {
 	bad := badevent.Skipped(ev, b.rec.EventID, asked, err)
 	if err != nil || !ok {
-		return b.becomes(b.names().RowLetter(bad, ev, &b.rec), bad)
+		return b.encode(b.names().RowLetter(bad, ev, &b.rec), bad)
 	}
 	rec := b.rec
-	return b.becomes(b.names().RecordLetter(bad, &rec), bad)
+	return b.encode(b.names().RecordLetter(bad, &rec), bad)
 }
 
-// becomes makes l.rec the letter. It returns bad if the letter cannot be written down.
-func (b *badEvents) becomes(letter *deadletter.Letter, bad *BadEvent) error {
+// encode makes l.rec the letter. It returns bad if the letter cannot be written down.
+func (b *badEvents) encode(letter *deadletter.Letter, bad *BadEvent) error {
 	rec, err := letter.Encode(b.cfg.Poison.Topic)
 	if err != nil {
 		bad.Err = errors.Join(bad.Err, err)

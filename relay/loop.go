@@ -139,8 +139,8 @@ func (l *loop) full() bool {
 	return l.parker.waits() || !l.parker.writable() || events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.Waiting() > l.cfg.Window.Events
 }
 
-// fly begins to count from start, and forgets what was counted before.
-func (l *loop) fly(start cdc.Position) {
+// startFlight begins to count from start, and forgets what was counted before.
+func (l *loop) startFlight(start cdc.Position) {
 	l.flight = l.flight.Next(start)
 	l.parker.parkingFlight = parkingFlight{}
 	l.checkpointer.sent, l.checkpointer.frozen = l.flight.Sent, false
@@ -263,7 +263,7 @@ func (l *loop) collect() error {
 			l.recent.Add(a.Topic, a.EventID, l.now)
 		}
 		switch {
-		case flight.Uncounted(&a.Ticket):
+		case flight.Untracked(&a.Ticket):
 			other = cmp.Or(other, l.parker.Delivered(a))
 		case claims.Ended(l.keeper, a, l.sink.PassOver):
 			l.flight.Ack(a.Ticket)
@@ -278,9 +278,9 @@ func (l *loop) collect() error {
 			case parked:
 			case l.buryRecord(refused, a):
 			case bad == nil && l.shutdown.bad == nil:
-				bad = l.give(refused)
+				bad = l.recordHalt(refused)
 			default:
-				l.shutdown.anotherBad(l.give(refused))
+				l.shutdown.anotherBad(l.recordHalt(refused))
 			}
 		case l.flight.Ack(a.Ticket):
 			l.st.Events++

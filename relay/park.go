@@ -65,7 +65,7 @@ func (p *parker) event(ev *cdc.Event, bad *BadEvent, commit cdc.Position, row in
 	} else {
 		letter = p.names().RecordLetter(cause, &rec)
 	}
-	at := p.place(commit, row)
+	at := p.positionOf(commit, row)
 	verdict := p.Backlog.Judge(key, letter.Token, p.found.SystemID, at)
 	if verdict == parking.Deliver && parks {
 		if commit == 0 {
@@ -91,15 +91,15 @@ func (p *parker) behind(bad *BadEvent) *BadEvent {
 	return p.named(bad)
 }
 
-func (p *parker) place(commit cdc.Position, row int) parking.Place {
+func (p *parker) positionOf(commit cdc.Position, row int) parking.Position {
 	if commit == 0 {
-		return parking.Place{}
+		return parking.Position{}
 	}
-	return parking.Place{Timeline: p.names().Timeline(commit), Commit: commit, Row: row}
+	return parking.Position{Timeline: p.names().Timeline(commit), Commit: commit, Row: row}
 }
 
 // letter makes the record of the letter of a parked event. The key is parked from now on.
-func (p *parker) letter(letter *deadletter.Letter, bad *BadEvent, at parking.Place) (*cdc.Record, error) {
+func (p *parker) letter(letter *deadletter.Letter, bad *BadEvent, at parking.Position) (*cdc.Record, error) {
 	if bad.Because == deadletter.Behind {
 		letter.Error = ""
 	}
@@ -130,12 +130,12 @@ func (p *parker) parkRefused(bad *BadEvent, a *cdc.Ack) (bool, error) {
 	if bad.Keyless = a.Record.Key == nil || bad.Commit == 0; bad.Keyless {
 		return false, nil
 	}
-	mine := p.flight.Mine(&a.Ticket)
+	mine := p.flight.Owns(&a.Ticket)
 	switch {
 	case mine && p.void:
 		p.flight.Ack(a.Ticket)
 	case mine: // otherwise the event comes again
-		rec, err := p.letter(p.names().RecordLetter(bad, a.Record), bad, p.place(bad.Commit, bad.Row))
+		rec, err := p.letter(p.names().RecordLetter(bad, a.Record), bad, p.positionOf(bad.Commit, bad.Row))
 		if err != nil {
 			return false, err
 		}
@@ -143,19 +143,19 @@ func (p *parker) parkRefused(bad *BadEvent, a *cdc.Ack) (bool, error) {
 	}
 	key, table := string(a.Record.Key), p.tableOf(bad.Table)
 	p.sink.PassOver(a, func(k []byte, t *cdc.Ticket) bool {
-		return string(k) == key && !flight.Uncounted(t) && p.flight.Mine(t) == mine && p.tableOf(t.Table) == table
+		return string(k) == key && !flight.Untracked(t) && p.flight.Owns(t) == mine && p.tableOf(t.Table) == table
 	})
 	return true, nil
 }
 
 // tookBack parks an event that the sink gave back because an earlier one of its key is parked.
 func (p *parker) tookBack(a *cdc.Ack) error {
-	if p.void || !p.flight.Mine(&a.Ticket) {
+	if p.void || !p.flight.Owns(&a.Ticket) {
 		p.flight.Ack(a.Ticket)
 		return nil
 	}
 	bad := p.behind(badevent.Refused(a))
-	rec, err := p.letter(p.names().RecordLetter(bad, a.Record), bad, p.place(bad.Commit, bad.Row))
+	rec, err := p.letter(p.names().RecordLetter(bad, a.Record), bad, p.positionOf(bad.Commit, bad.Row))
 	if err == nil {
 		p.append(rec, a.Ticket)
 	}
@@ -172,14 +172,14 @@ func (p *parker) passed(e *parking.Entry) bool {
 	case e.SystemID != p.found.SystemID:
 		return true
 	}
-	return e.Place.Before(parking.Place{Timeline: p.names().Timeline(durable.Position), Commit: durable.Position})
+	return e.Position.Before(parking.Position{Timeline: p.names().Timeline(durable.Position), Commit: durable.Position})
 }
 
 // ready reports whether an event may be released: no letter of an earlier event of its key can come
 // any more. Above the limit nothing is read, so that is also true of the transaction that is read in
 // part, once nothing is in flight. A crash then repeats its events from the beginning.
 func (p *parker) ready(e *parking.Entry) bool {
-	return p.passed(e) || p.landed() && p.waits() && !p.read.Before(e.Place)
+	return p.passed(e) || p.landed() && p.waits() && !p.read.Before(e.Position)
 }
 
 // waits reports whether the loop reads no more because more is parked than the limit allows. A flight

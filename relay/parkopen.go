@@ -238,8 +238,8 @@ func (p *parker) take(o *opening, resumes bool) {
 		}
 		for _, key := range p.Backlog.Keys() {
 			for _, e := range p.Backlog.Entries(key) {
-				if e.SystemID == p.found.SystemID && p.ahead.Before(e.Place) {
-					p.ahead = e.Place
+				if e.SystemID == p.found.SystemID && p.ahead.Before(e.Position) {
+					p.ahead = e.Position
 				}
 			}
 		}
@@ -255,7 +255,7 @@ func (p *parker) take(o *opening, resumes bool) {
 		switch {
 		case resumes: // the topic may have it already, and adding it twice changes nothing
 			p.cfg.Parking.Append(left.Record, left.Ticket)
-		case !flight.Uncounted(&left.Ticket): // events that are not parked come again in another flight
+		case !flight.Untracked(&left.Ticket): // events that are not parked come again in another flight
 			p.ended(left.Ticket)
 		}
 	}

@@ -44,32 +44,32 @@ type parker struct {
 	trimmed  int64              // offset before which the topic was trimmed, or is being trimmed
 	durable  *checkpoint.Record // when dropped events were forgotten last
 	due      time.Time          // of the next look for requests
-	failing  recent.Edge
+	failing  recent.FaultLog
 
 	rel  *cdc.Relation // whose name is name
 	name string
 
 	counted time.Time // when Status got what is parked
 	parked  uint64    // bad events whose key was parked
-	told    recent.Told
+	told    recent.CountLog
 }
 
 // A parkingFlight is what the parker knows of the present flight. The next one begins anew.
 type parkingFlight struct {
-	read  parking.Place // of the newest event
-	parks bool          // an event was parked that was not parked before
-	void  bool          // the flight is over, and its events come again in the next one
+	read  parking.Position // of the newest event
+	parks bool             // an event was parked that was not parked before
+	void  bool             // the flight is over, and its events come again in the next one
 }
 
 // A parkingRead is how far the topic is read. It begins anew when another process may have changed the topic.
 type parkingRead struct {
-	known     bool          // Backlog had all that is parked once, and goes on from there
-	next      int64         // offset up to which the topic is read
-	wrote     int64         // offset behind the newest record that this process wrote
-	ahead     parking.Place // of the newest event that was parked when the topic was opened
-	following bool          // a reading has not ended
-	failed    error         // of the newest reading
-	lost      error         // the topic has lost records
+	known     bool             // Backlog had all that is parked once, and goes on from there
+	next      int64            // offset up to which the topic is read
+	wrote     int64            // offset behind the newest record that this process wrote
+	ahead     parking.Position // of the newest event that was parked when the topic was opened
+	following bool             // a reading has not ended
+	failed    error            // of the newest reading
+	lost      error            // the topic has lost records
 }
 
 // on reports whether keys can be parked, or are.
@@ -150,7 +150,7 @@ func (p *parker) collect() (bad *cdc.Ack, err error) {
 				p.wrote = a.Offset + 1
 			}
 			p.ended(a.Ticket)
-		case flight.Uncounted(&a.Ticket):
+		case flight.Untracked(&a.Ticket):
 			err = fault.Person(fmt.Errorf("the topic of parked events refuses a record: %w", a.Err), "Repair the topic or its limit, and start walpost again.")
 		case bad == nil:
 			p.sent--
@@ -165,7 +165,7 @@ func (p *parker) collect() (bad *cdc.Ack, err error) {
 
 // ended takes the end of a record of the topic that the backlog has.
 func (p *parker) ended(ticket cdc.Ticket) {
-	if flight.Uncounted(&ticket) {
+	if flight.Untracked(&ticket) {
 		p.Written(ticket)
 		return
 	}

@@ -21,14 +21,14 @@ type board struct {
 	st       Status    // publish copies it to Relay.shown
 	sawEvent bool      // since the last look at the clock
 	recent   recent.Events
-	lost     recent.Edge   // there is no session
-	unread   recent.Edge   // there is no session, because the store of checkpoints cannot be read
-	stalled  recent.Edge   // the sink does not deliver
-	outage   recent.Outage // while the sink does not deliver
+	lost     recent.FaultLog // there is no session
+	unread   recent.FaultLog // there is no session, because the store of checkpoints cannot be read
+	stalled  recent.FaultLog // the sink does not deliver
+	outage   recent.Outage   // while the sink does not deliver
 
-	buried     uint64         // events sent to the dead letter topic
-	toldBuried recent.Told    // what the log has of them
-	told       recent.Remarks // what the log has of the router
+	buried     uint64          // events sent to the dead letter topic
+	toldBuried recent.CountLog // what the log has of them
+	told       recent.Remarks  // what the log has of the router
 }
 
 // publish makes the loop's state what Status returns.
@@ -106,7 +106,7 @@ func (b *board) ended(how string, err error) {
 }
 
 // noteError lists err, which is a case of the fault of, in Status. of is nil if err ends the run.
-func (b *board) noteError(err error, of *recent.Edge) {
+func (b *board) noteError(err error, of *recent.FaultLog) {
 	b.st.Troubles = recent.Troubled(b.st.Troubles, err, of, time.Now())
 }
 

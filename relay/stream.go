@@ -31,7 +31,7 @@ type streaming struct {
 // middle.
 func (l *loop) newStreaming(next *checkpoint.Next) *streaming {
 	rec := l.checkpointer.durable
-	l.fly(rec.Position)
+	l.startFlight(rec.Position)
 	l.flight.Resume(next)
 	l.st.Received = rec.Position
 	s := &streaming{parts: l.parts, l: l, batch: 1, batchSize: 1}
@@ -213,7 +213,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 	s.sawEvent = true
 	ok, err := s.route(ev)
 	commit, number := s.progress.Open, s.progress.Events
-	s.l.parker.read = s.l.parker.place(commit, number)
+	s.l.parker.read = s.l.parker.positionOf(commit, number)
 	if s.keeper != nil {
 		commit, number = 0, int(ev.Claim)
 	}

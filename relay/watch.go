@@ -27,8 +27,8 @@ type monitor struct {
 	*board
 	checkpointer *checkpointer
 
-	sighted []sighting  // not judged yet, oldest first
-	check   recent.Edge // the source cannot be checked
+	sighted []sighting      // not judged yet, oldest first
+	check   recent.FaultLog // the source cannot be checked
 }
 
 // watch checks the source at every interval, on a goroutine of its own. accepted says whether there are accepted gaps.

@@ -50,12 +50,12 @@ func Close(token string) string { return fault.Command("recover", "--close-gap="
 
 // unfinished is about a recover that was interrupted.
 func (a *advised) unfinished(u *checkpoint.Unfinished) {
-	if u.Was == "" {
+	if u.From == "" {
 		a.say("%s continues it.", a.recovers())
 		return
 	}
 	a.say("Run %s. If the configuration names %s, recover finishes the change. If it names %s as before, recover undoes the change, and the published rows are delivered again.",
-		a.recovers(), u.Is, u.Was)
+		a.recovers(), u.To, u.From)
 }
 
 // say adds a sentence.

@@ -141,7 +141,7 @@ func TestAnErrorWithoutAGapStaysAsItIs(t *testing.T) {
 	if err := Of(rec.Unfinished()); !fault.NeedsPerson(err) || !strings.Contains(fault.Hint(err), "walpost recover continues it") {
 		t.Errorf("%v: %s", err, fault.Hint(err))
 	}
-	rec.Copy.Was = &checkpoint.Record{Polled: &cdc.Polled{Strategy: "claim"}}
+	rec.Copy.Former = &checkpoint.Record{Polled: &cdc.Polled{Strategy: "claim"}}
 	if err := Of(rec.Unfinished()); !strings.Contains(err.Error(), `from the table, with source.poll.strategy claim to slot "walpost"`) || !strings.Contains(fault.Hint(err), `If the configuration names slot "walpost", recover finishes`) {
 		t.Errorf("%v: %s", err, fault.Hint(err))
 	}

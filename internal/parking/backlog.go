@@ -30,15 +30,15 @@ type Key struct{ Table, Key string }
 
 func (k Key) String() string { return fmt.Sprintf("%q of %s", k.Key, k.Table) }
 
-// A Place is where an event is in the stream. A row that was read from the table has the zero Place.
-type Place struct {
+// A Position is where an event is in the stream. A row that was read from the table has the zero Position.
+type Position struct {
 	Timeline uint32
 	Commit   cdc.Position // of the commit record of the event's transaction
 	Row      int          // number of the event in the transaction, from 1
 }
 
 // Before reports whether p comes earlier in the stream of one system.
-func (p Place) Before(o Place) bool {
+func (p Position) Before(o Position) bool {
 	return cmp.Or(cmp.Compare(p.Timeline, o.Timeline), cmp.Compare(p.Commit, o.Commit), cmp.Compare(p.Row, o.Row)) < 0
 }
 
@@ -49,7 +49,7 @@ const Unwritten = -1
 type Entry struct {
 	Token string
 	Key   Key
-	Place
+	Position
 	SystemID   string
 	ID         string // of the event
 	Reason     cdc.Reason
@@ -238,7 +238,7 @@ func (b *Backlog) insert(letter *deadletter.Letter, offset int64) *Entry {
 		b.tables[tableID{letter.SystemID, letter.TableID}] = table
 	}
 	e := &Entry{
-		Token: letter.Token, Key: Key{table, string(letter.Key)}, Place: Place{letter.Timeline, letter.Commit, letter.Row}, SystemID: letter.SystemID, ID: letter.ID,
+		Token: letter.Token, Key: Key{table, string(letter.Key)}, Position: Position{letter.Timeline, letter.Commit, letter.Row}, SystemID: letter.SystemID, ID: letter.ID,
 		Reason: letter.Reason, CommitTime: letter.CommitTime, Attempts: max(letter.Attempts, 1), First: first, Offset: Unwritten, State: deadletter.Open,
 	}
 	b.tokens[e.Token] = e
@@ -261,7 +261,7 @@ func (b *Backlog) insert(letter *deadletter.Letter, offset int64) *Entry {
 // such as rows of the table, are in the order of their first letters.
 func (e *Entry) precedes(o *Entry) bool {
 	if e.Commit != 0 && o.Commit != 0 && e.SystemID == o.SystemID {
-		return e.Before(o.Place)
+		return e.Before(o.Position)
 	}
 	return e.First < o.First
 }
@@ -407,7 +407,7 @@ func (b *Backlog) Knows(table string, key []byte) bool {
 
 // Judge says what an event of key gets. Every event of another system is behind what is parked, and
 // so is every row that was read from the table.
-func (b *Backlog) Judge(key Key, token, system string, at Place) Verdict {
+func (b *Backlog) Judge(key Key, token, system string, at Position) Verdict {
 	line := b.lines[key]
 	switch {
 	case b.tokens[token] != nil || b.gone[token] != nil:
@@ -417,7 +417,7 @@ func (b *Backlog) Judge(key Key, token, system string, at Place) Verdict {
 	case at.Commit == 0:
 		return Park
 	}
-	if first := line.entries[0]; first.Commit == 0 || first.SystemID != system || !at.Before(first.Place) {
+	if first := line.entries[0]; first.Commit == 0 || first.SystemID != system || !at.Before(first.Position) {
 		return Park
 	}
 	return Deliver

@@ -205,7 +205,7 @@ func TestJudge(t *testing.T) {
 	l, key := New("shop"), Key{"public.outbox", "k"}
 	is := func(want Verdict, token, system string, at cdc.Position) {
 		t.Helper()
-		if got := l.Judge(key, token, system, Place{1, at, 1}); got != want {
+		if got := l.Judge(key, token, system, Position{1, at, 1}); got != want {
 			t.Errorf("event %s at %d of %s gets %d, want %d", token, at, system, got, want)
 		}
 	}
@@ -215,10 +215,10 @@ func TestJudge(t *testing.T) {
 	is(Deliver, "e9", "7", 9)
 	is(Park, "e11", "7", 11)
 	is(Park, "x", "8", 5)
-	if got := l.Judge(key, "row", "7", Place{}); got != Park {
+	if got := l.Judge(key, "row", "7", Position{}); got != Park {
 		t.Errorf("a row of the table gets %d", got)
 	}
-	if got := l.Judge(Key{"public.outbox", "other"}, "e12", "7", Place{1, 12, 1}); got != Deliver {
+	if got := l.Judge(Key{"public.outbox", "other"}, "e12", "7", Position{1, 12, 1}); got != Deliver {
 		t.Errorf("another key gets %d", got)
 	}
 	l.Add(Written(encoded(letterOf(key, "e10", 10, cdc.TooLarge, 1)), 0))
@@ -263,7 +263,7 @@ func TestARenamedTableKeepsItsKeys(t *testing.T) {
 	}
 	behind := New("shop")
 	behind.Add(Written(encoded(later), 1))
-	if got := behind.Judge(Key{behind.Table("7", 9, "public.renamed"), "k"}, "e3", "7", Place{1, 30, 1}); got != Park {
+	if got := behind.Judge(Key{behind.Table("7", 9, "public.renamed"), "k"}, "e3", "7", Position{1, 30, 1}); got != Park {
 		t.Errorf("behind the old name: %d", got)
 	}
 	behind.Add(Written(ReleaseRequest(topic, "shop", l.Entry("e2"), began), 2)) // whoever asks knows the old name

@@ -75,12 +75,12 @@ func (l *Log) stop() {
 	w.cl.Close()
 	<-w.done
 	l.mu.Lock()
-	l.give(w, errUnopened)
+	l.abandon(w, errUnopened)
 	l.mu.Unlock()
 }
 
-// give moves what w hasn't written to Unwritten. mu is held.
-func (l *Log) give(w *writer, why error) {
+// abandon moves what w hasn't written to Unwritten. mu is held.
+func (l *Log) abandon(w *writer, why error) {
 	l.unwritten = append(l.unwritten, w.queue...)
 	w.queue = nil
 	l.broken = cmp.Or(l.broken, why)
@@ -154,7 +154,7 @@ func (w *writer) run() {
 		case kafka.Refusal(err) != "": // the brokers refuse the batch; which of its records is to blame shows when it's alone
 			n = len(batch) / 2
 		default:
-			w.give(fmt.Errorf("append %d records: %w", len(batch), err))
+			w.fail(fmt.Errorf("append %d records: %w", len(batch), err))
 			return
 		}
 	}
@@ -201,12 +201,12 @@ func (w *writer) end(ended []cdc.Appended) {
 	poke(w.l.wake)
 }
 
-// give breaks the log. The client is closed before anybody hears of it, because what it still does must not be committed.
-func (w *writer) give(err error) {
+// fail breaks the log. The client is closed before anybody hears of it, because what it still does must not be committed.
+func (w *writer) fail(err error) {
 	w.cl.Close()
 	w.l.mu.Lock()
 	defer w.l.mu.Unlock()
-	w.l.give(w, w.l.fail(err))
+	w.l.abandon(w, w.l.fail(err))
 	poke(w.l.wake)
 }
 

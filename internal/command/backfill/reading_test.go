@@ -11,7 +11,7 @@ import (
 // Only the strategy cursor has a position in the table. Behind the record of another strategy, any row may be missing.
 func TestAFormerPositionCountsForTheCursorOnly(t *testing.T) {
 	for strategy, want := range map[string]bool{"cursor": true, "claim": false, "delete": false} {
-		r := &reading{Tables: &Tables{}, spec: checkpoint.Copy{Was: &checkpoint.Record{Polled: (&poll.Config{Strategy: strategy, XIDColumn: "xid"}).Counts(), Position: cdc.Numbered(9)}}}
+		r := &reading{Tables: &Tables{}, spec: checkpoint.Copy{Former: &checkpoint.Record{Polled: (&poll.Config{Strategy: strategy, XIDColumn: "xid"}).Counts(), Position: cdc.Numbered(9)}}}
 		if sel := r.asked(); (sel.Behind != nil) != want || !sel.Since.IsZero() {
 			t.Errorf("%s: %+v", strategy, sel)
 		}

@@ -17,8 +17,8 @@ type Flight struct {
 	Tracker *checkpoint.Tracker
 	// gen numbers the flights of a process. An acknowledgement of a former flight must not reach
 	// this tracker.
-	gen    uint16 // not 0
-	unsafe []mark // the transactions that gave a record and are not safe yet, oldest first, from head on
+	gen    uint16    // not 0
+	unsafe []txStart // the transactions that gave a record and are not safe yet, oldest first, from head on
 	head   int
 	Sent   uint64 // records, by all flights of this process
 	held   []walMark
@@ -55,8 +55,8 @@ func (f *Flight) Delivered() (next *checkpoint.Next, sent uint64) {
 	return f.passed.next, f.passed.sent
 }
 
-// A mark says how many records were sent before a transaction.
-type mark struct {
+// A txStart says how many records were sent before a transaction.
+type txStart struct {
 	begin cdc.Position // of the commit record
 	sent  uint64
 }
@@ -73,23 +73,23 @@ func (f *Flight) Count(ticket *cdc.Ticket, begin cdc.Position) {
 		panic("relay: too many transactions for a ticket") // 2^48 take nine years at a million a second
 	}
 	if n := len(f.unsafe); n == f.head || f.unsafe[n-1].begin != begin { // parts of it have numbers of their own
-		f.unsafe = append(f.unsafe, mark{begin: begin, sent: f.Sent})
+		f.unsafe = append(f.unsafe, txStart{begin: begin, sent: f.Sent})
 	}
 	f.Sent++
 	ticket.Tx |= uint64(f.gen) << genShift
 }
 
-// Mine reports whether a ticket is of this flight.
-func (f *Flight) Mine(ticket *cdc.Ticket) bool { return uint16(ticket.Tx>>genShift) == f.gen }
+// Owns reports whether a ticket is of this flight.
+func (f *Flight) Owns(ticket *cdc.Ticket) bool { return uint16(ticket.Tx>>genShift) == f.gen }
 
-// Uncounted reports whether a ticket is of no flight, because no position waits for its record. The
+// Untracked reports whether a ticket is of no flight, because no position waits for its record. The
 // rest of its Tx is the sender's own.
-func Uncounted(ticket *cdc.Ticket) bool { return ticket.Tx>>genShift == 0 }
+func Untracked(ticket *cdc.Ticket) bool { return ticket.Tx>>genShift == 0 }
 
 // Ack takes back a ticket. It reports false for a ticket of a former flight, whose record is read
 // and counted again.
 func (f *Flight) Ack(ticket cdc.Ticket) bool {
-	if !f.Mine(&ticket) {
+	if !f.Owns(&ticket) {
 		return false
 	}
 	ticket.Tx &= maxTx

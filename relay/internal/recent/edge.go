@@ -7,16 +7,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// An Edge makes few log lines of a repeated fault: one when the fault begins, one a minute while it
+// A FaultLog makes few log lines of a repeated fault: one when the fault begins, one a minute while it
 // lasts, and one when it is over.
-type Edge struct {
+type FaultLog struct {
 	since, logged time.Time
 	Times         int  // since the fault began; 0 if there is none
 	known         bool // the cause was known at one of the times
 }
 
 // Cause has the next fault logged at once if err is the first error that tells the cause.
-func (e *Edge) Cause(err error) *Edge {
+func (e *FaultLog) Cause(err error) *FaultLog {
 	if causeKnown(err) && !e.known {
 		e.known, e.logged = true, time.Time{}
 	}
@@ -30,7 +30,7 @@ func causeKnown(err error) bool {
 
 // Fault counts the fault. It returns log with how often and how long the fault has come, or nil if
 // it is not time to log.
-func (e *Edge) Fault(now time.Time, log *zerolog.Event) *zerolog.Event {
+func (e *FaultLog) Fault(now time.Time, log *zerolog.Event) *zerolog.Event {
 	if e.Times++; e.Times == 1 {
 		e.since = now
 	} else if now.Sub(e.logged) < time.Minute {
@@ -40,16 +40,16 @@ func (e *Edge) Fault(now time.Time, log *zerolog.Event) *zerolog.Event {
 	return log.Int("times", e.Times).Dur("for", now.Sub(e.since).Round(time.Millisecond))
 }
 
-// A Told counts what came of one kind, and how much of it the log has. It makes few log lines: one
+// A CountLog counts what came of one kind, and how much of it the log has. It makes few log lines: one
 // for the first case, and one a minute that sums up later cases.
-type Told struct {
+type CountLog struct {
 	said uint64
 	at   time.Time
 }
 
 // Due returns log with how many cases the log does not have yet. It returns nil if there is none, or
 // if it is not time to log. end says that no other call comes.
-func (t *Told) Due(count uint64, now time.Time, end bool, log *zerolog.Event) *zerolog.Event {
+func (t *CountLog) Due(count uint64, now time.Time, end bool, log *zerolog.Event) *zerolog.Event {
 	if count == t.said || !end && now.Sub(t.at) < time.Minute {
 		return log.Discard()
 	}
@@ -59,11 +59,11 @@ func (t *Told) Due(count uint64, now time.Time, end bool, log *zerolog.Event) *z
 }
 
 // Over ends the fault. It returns log as Fault does, or nil if there was no fault.
-func (e *Edge) Over(now time.Time, log *zerolog.Event) *zerolog.Event {
+func (e *FaultLog) Over(now time.Time, log *zerolog.Event) *zerolog.Event {
 	if e.Times == 0 {
 		return log.Discard()
 	}
 	log.Int("times", e.Times).Dur("for", now.Sub(e.since).Round(time.Millisecond))
-	*e = Edge{}
+	*e = FaultLog{}
 	return log
 }

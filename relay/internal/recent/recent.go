@@ -32,7 +32,7 @@ type Trouble struct {
 	Times    int            `json:"times"` // how often it came while it was one of the newest errors
 	// Over is when the fault ended. It is zero as long as the fault lasts, and for a fault that ends the run.
 	Over age.Since `json:"over_seconds_ago"`
-	of   *Edge     // the fault that lasts as long as of counts; nil for a fault that ends the run
+	of   *FaultLog // the fault that lasts as long as of counts; nil for a fault that ends the run
 }
 
 // ListEvery is how often the newest events are copied for Status.
@@ -109,7 +109,7 @@ func (r *Events) List(now time.Time) map[string][]Sent {
 type Outage string // the newest reason; "" if delivery goes on
 
 // Waits puts err in front of the errors before, in place of the outage's former reason.
-func (o *Outage) Waits(before []Trouble, err error, of *Edge, now time.Time) []Trouble {
+func (o *Outage) Waits(before []Trouble, err error, of *FaultLog, now time.Time) []Trouble {
 	if Outage(err.Error()) == *o || *o != "" && !causeKnown(err) {
 		return before
 	}
@@ -125,7 +125,7 @@ func (o *Outage) Waits(before []Trouble, err error, of *Edge, now time.Time) []T
 
 // Troubled puts err, which is a case of the fault of, in front of the errors before. If err is one
 // of them already, it is counted.
-func Troubled(before []Trouble, err error, of *Edge, now time.Time) []Trouble {
+func Troubled(before []Trouble, err error, of *FaultLog, now time.Time) []Trouble {
 	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), Commands: fault.Commands(err), At: age.Since{Time: now}, Times: 1, of: of}
 	if i := troubleOf(before, t.Text); i >= 0 {
 		if t.Times = before[i].Times; now.Sub(before[i].At.Time) > 100*time.Millisecond { // not one fault from two places

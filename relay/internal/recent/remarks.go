@@ -8,7 +8,7 @@ import (
 
 // Remarks logs what a router passes over. The first case of a kind is logged at once, and later cases
 // are summed up.
-type Remarks struct{ told map[string]*Told }
+type Remarks struct{ told map[string]*CountLog }
 
 // Log logs what is due, and returns how often each kind came. remarks is Router.Remarks. end says that
 // no other call comes.
@@ -18,10 +18,10 @@ func (r *Remarks) Log(remarks func(each func(what string, severe bool, count uin
 			counts = map[string]uint64{}
 		}
 		if counts[what] = count; r.told == nil {
-			r.told = map[string]*Told{}
+			r.told = map[string]*CountLog{}
 		}
 		if r.told[what] == nil {
-			r.told[what] = new(Told)
+			r.told[what] = new(CountLog)
 		}
 		level := zerolog.WarnLevel
 		if severe {

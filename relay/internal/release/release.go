@@ -84,7 +84,7 @@ type Releaser struct {
 	fetching bool
 	fetchAt  time.Time // no fetch before
 	failed   error     // of the newest fetch
-	missing  recent.Edge
+	missing  recent.FaultLog
 
 	slow     map[parking.Key]bool // keys that got further events while they were released
 	pauseEnd time.Time
