@@ -23,6 +23,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/configkeys"
+	"github.com/walpost/walpost/internal/doctest"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/internal/yamlfile"
@@ -60,13 +61,11 @@ func TestTheSchemaAndTheReferenceAreOfThisVersion(t *testing.T) {
 // within returns a page with another text between its marks.
 func within(t *testing.T, page, text string) string {
 	t.Helper()
-	const begin, end = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
-	head, rest, ok := strings.Cut(read(t, "../../"+page), begin)
-	_, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
+	whole, ok := doctest.Within(read(t, "../../"+page), text)
+	if !ok {
 		t.Fatalf("%s has no place for the text", page)
 	}
-	return head + begin + "\n" + text + "\n" + end + tail
+	return whole
 }
 
 // A judge has both verdicts on a file: of the schema, and of walpost config validate.

@@ -23,6 +23,14 @@ type Page struct {
 	Wrong   []string        // code that has no language, and what the generator of the site reads otherwise than GitHub
 }
 
+// Within returns the text of a page with another text between its marks, and false if it has none.
+func Within(page, text string) (string, bool) {
+	const begin, end = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
+	head, rest, ok := strings.Cut(page, begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	return head + begin + "\n" + text + "\n" + end + tail, ok && ok2
+}
+
 // A Block is a piece of code between fences.
 type Block struct {
 	Language, Text string // without the indentation of the fence

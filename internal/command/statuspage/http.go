@@ -83,7 +83,7 @@ type Server struct {
 func New(cfg Config, b Build) *Server {
 	s := &Server{cfg: cfg, version: b.Version, metrics: newRegistry(b)}
 	s.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "walpost_config_last_reload_successful", Help: "Whether the newest reload of the configuration was accepted; 1 before the first one.",
+		Name: "walpost_config_last_reload_successful", Help: "Whether the newest reload of the configuration was accepted.",
 	}, func() float64 { return flag(s.reloadError() == "") }))
 	return s
 }

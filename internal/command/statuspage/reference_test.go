@@ -2,11 +2,19 @@ package statuspage
 
 import (
 	"encoding/json"
+	goflag "flag"
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/walpost/walpost/internal/configkeys"
+	"github.com/walpost/walpost/internal/doctest"
 )
 
 // docs/status.md lists exactly the keys of /api/status. A heading names an object, and the items of the list below name its keys.
@@ -55,5 +63,44 @@ func TestThePageListsEveryKeyOfTheStatus(t *testing.T) {
 	walk(reflect.TypeFor[View](), "")
 	for key := range listed {
 		t.Errorf("/api/status has no %s", key)
+	}
+}
+
+var update = goflag.Bool("update", false, "write the metrics in docs/metrics.md anew")
+
+// docs/metrics.md lists every metric of walpost with its help. Those of the Kafka client's library are its own.
+func TestThePageListsEveryMetric(t *testing.T) {
+	const page = "../../../docs/metrics.md"
+	s := New(DefaultConfig(), Build{})
+	s.metrics.MustRegister(newCollector(busy()))
+	all := make(chan *prometheus.Desc, 1000)
+	s.metrics.Describe(all)
+	close(all)
+	form := regexp.MustCompile(`^Desc{fqName: "(walpost_.*?)", help: "(.*?)"(?:, unit: ".*?")?, constLabels: {.*}, variableLabels: {(.*)}}$`)
+	var lines []string
+	for d := range all {
+		if m := form.FindStringSubmatch(d.String()); m != nil {
+			labels := strings.TrimPrefix(strings.TrimPrefix(m[3], "slot,database"), ",")
+			if labels != "" {
+				labels = "{" + labels + "}"
+			}
+			lines = append(lines, configkeys.Wrap(fmt.Sprintf("* `%s%s`: %s", m[1], labels, m[2]), "  "))
+		}
+	}
+	slices.Sort(lines)
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, ok := doctest.Within(string(text), strings.Join(lines, "\n")+"\n")
+	if !ok || len(lines) < 40 {
+		t.Fatalf("%s has no place for %d metrics", page, len(lines))
+	}
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(text) {
+		t.Errorf("%s is not up to date: go test ./internal/command/statuspage -run ThePageLists -update", page)
 	}
 }
