@@ -190,7 +190,7 @@ var otherPrograms = map[string]string{
 	"curl":                      "needs a running relay, or Kafka Connect",
 	"cd":                        "the shell's own",
 	"date":                      "a program of the machine",
-	"docker":                    "deploy/helm/compose_test.go reads docs/compose.md; there is no daemon",
+	"docker":                    "deploy/helm/compose_test.go reads docs/install.md; there is no daemon",
 	"dpkg":                      "deploy/release/debian_test.go installs the package",
 	"editor":                    "a person",
 	"grep":                      "a program of the machine",
