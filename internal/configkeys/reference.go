@@ -1,6 +1,7 @@
 package configkeys
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -27,14 +28,17 @@ func (k *Key) Reference() string {
 	return b.String()
 }
 
-// items are the keys below k, as items of a list. Keys of which the same is true, such as those of each converter, share an item.
+// items are the keys below k, as items of a list. Keys of which the same is true, such as those of each converter, share an item. So do
+// a secret and the key for its file.
 func (k *Key) items() string {
 	var texts []string
 	paths := map[string][]string{} // by text
 	var each func(k *Key)
 	each = func(k *Key) {
+		texted := map[string]string{}
 		for _, key := range k.Keys {
-			text := key.text()
+			text := cmp.Or(texted[strings.TrimSuffix(key.Name, "_file")], key.text())
+			texted[key.Name] = text
 			if paths[text] == nil {
 				texts = append(texts, text)
 			}
