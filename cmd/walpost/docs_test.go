@@ -356,12 +356,14 @@ var texts = map[string]string{
 	"docs/bad-events.md: $ walpost dead":            "internal/e2e/deadcmd_test.go",
 	"docs/outbox.md: func(ctx context.Context)":     "Go that needs OpenTelemetry, which this module does not",
 	"docs/verify.md: $ walpost verify":              "internal/e2e/verify_test.go",
-	"docs/command-line.md:       --":                "TestTheSchemaAndTheReferenceAreOfThisVersion writes it",
 }
 
 func TestTheOutputInThePagesHasATest(t *testing.T) {
 	used := map[string]bool{}
 	blocks(t, "text", 8, func(p *doctest.Page, b doctest.Block) {
+		if p.Name == "docs/command-line.md" { // which TestTheSchemaAndTheReferenceAreOfThisVersion writes
+			return
+		}
 		for name, by := range texts {
 			if strings.HasPrefix(p.Name+": "+b.Text, name) {
 				used[name] = true
