@@ -33,7 +33,7 @@ type Config struct {
 	// drop parked keys: a relay doesn't know those of another name.
 	Name string `yaml:"name" pattern:"^[^/ \\t\\n]{0,200}$" want:"at most 200 characters without spaces or slashes" example:"shop.walpost"`
 
-	// The database, the tables and the replication slot.
+	// What is read.
 	Source SourceConfig `yaml:"source"`
 	// The options and defaults of Debezium's Outbox EventRouter, except that `table.field.event.key`
 	// and `route.by.field` fit the columns of the table.
@@ -42,13 +42,13 @@ type Config struct {
 	Records router.Records `yaml:"records"`
 	// The Kafka cluster.
 	Kafka sink.Config `yaml:"kafka"`
-	// How much may be in flight, and what happens to poison messages.
+	// What may be in flight, and what happens to poison messages.
 	Delivery DeliveryConfig `yaml:"delivery"`
-	// Where walpost remembers its position.
+	// Where the position is kept.
 	Checkpoint statelog.StoreConfig `yaml:"checkpoint"`
-	// The health of the slot, and the circuit breaker.
+	// The slot's health, and the circuit breaker.
 	Monitor slot.Config `yaml:"monitor"`
-	// The removal of old rows. See [cleanup.md](cleanup.md).
+	// Removing [delivered rows](cleanup.md).
 	Cleanup cleanup.Config `yaml:"cleanup"`
 
 	// How long a stop waits for acknowledgements.
@@ -80,7 +80,7 @@ type Config struct {
 // SourceConfig says what is read. Kind says whether the WAL is read, or the table by SQL (poll). What is about the slot and the
 // publication in replication.Config is for the WAL only.
 type SourceConfig struct {
-	// Read the WAL by logical replication, or [poll](polling.md) the table by SQL.
+	// Read the WAL, or [poll](polling.md) the table by SQL.
 	Kind               string `yaml:"kind" words:"wal|poll"`
 	replication.Config `yaml:",inline"`
 	// Only with `source.kind: poll`: see [polling-reference.md](polling-reference.md).
@@ -95,7 +95,7 @@ const (
 
 // DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.
 type DeliveryConfig struct {
-	// How much may be in flight. This bounds the memory, and what a crash can repeat.
+	// This bounds the memory, and what a crash can repeat.
 	Window relay.Window `yaml:"window"`
 	// What happens to an event that can't be routed, or that Kafka refuses even alone: stop, send it to
 	// `delivery.dead_letter_topic`, or send it and all later events of its key to
@@ -104,11 +104,11 @@ type DeliveryConfig struct {
 	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
 	// Created if missing, when a policy or `walpost skip` needs it.
 	DeadLetterTopic string `yaml:"dead_letter_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.dead_letter"`
-	// Created if missing, with a policy `park_key`. It must have one partition, and be no other topic
-	// of walpost's. While events are parked, each start reads it, whatever the policy.
+	// Created if missing, with a policy `park_key`. It must have one partition and hold nothing else. While
+	// events are parked, each start reads it.
 	ParkingTopic string `yaml:"parking_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.parked"`
-	// How much may be parked. Above it, walpost reads nothing more until enough is released or dropped.
-	// A parked event takes some hundred bytes of memory.
+	// Above it, walpost reads nothing more until enough is released or dropped. A parked event takes
+	// some hundred bytes of memory.
 	ParkLimit ParkLimit `yaml:"park_limit"`
 }
 

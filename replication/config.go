@@ -32,8 +32,7 @@ type Config struct {
 	// A file with the password.
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/pg"`
 
-	// The outbox, as `schema.table`. Postgres folds names to lower case unless they are in double
-	// quotes.
+	// The outbox, as `schema.table`, in lower case unless in double quotes.
 	Table string `yaml:"table" example:"public.outbox"`
 	// Several outboxes, instead of `source.table`.
 	Tables []string `yaml:"tables" example:"[public.outbox, sales.outbox]"`
@@ -44,9 +43,8 @@ type Config struct {
 	Slot string `yaml:"slot" pattern:"^[a-z0-9_]{1,63}$" want:"1 to 63 of a-z, 0-9 and _" example:"shop_outbox"`
 	// The publication. Each relay of a database needs its own.
 	Publication string `yaml:"publication" example:"shop_outbox"`
-	// The operations of a created publication; an existing one stays unchanged. With `update`, a row
-	// whose primary key changes is published again, as in Debezium. walpost leaves `update` out if a
-	// table has no replica identity.
+	// The operations of a created publication. With `update`, a row whose primary key changes is
+	// published again, as in Debezium; walpost leaves it out if a table has no replica identity.
 	Publish []string `yaml:"publish" words:"insert|update" example:"[insert, update]"`
 	// Create the publication and the slot if they are missing.
 	Create bool `yaml:"create"`
@@ -55,7 +53,7 @@ type Config struct {
 	// there are rows. See [backfill.md](backfill.md).
 	Snapshot string `yaml:"snapshot" words:"|never|initial" pattern:"^(never|initial|after [0-9]+/[0-9]+)?$" example:"after 7391234567890123456/4242"`
 	// A column that grows with each row, such as an identity. It orders rows that are read from the
-	// table if the server keeps no commit times, and rows of one key from one statement.
+	// table if the server keeps no commit times, and rows from one statement.
 	OrderColumn string `yaml:"order_column" example:"id"`
 	// The column with a row's time, for the cleanup, and for `recover` if the server keeps no commit
 	// times.

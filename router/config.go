@@ -62,8 +62,8 @@ type Options struct {
 	Tombstone bool `yaml:"route.tombstone.on.empty.payload"`
 	// What happens at an operation other than an insert.
 	InvalidOperation string `yaml:"table.op.invalid.behavior" words:"warn|error|fatal" fold:"true"`
-	// Turn a payload that is the text of a JSON object or array into JSON. It needs a value converter
-	// that writes JSON.
+	// Turn a payload that is the text of a JSON object or array into JSON, with a value converter that
+	// writes JSON.
 	ExpandJSON bool `yaml:"table.expand.json.payload"`
 	// How an expanded payload represents a null.
 	JSONNull string `yaml:"table.json.payload.null.behavior" words:"ignore|optional_bytes" fold:"true"`
@@ -93,7 +93,7 @@ type Records struct {
 	Interval string `yaml:"interval.handling.mode" words:"numeric|string" fold:"true"`
 	// How hstore is represented.
 	HStore string `yaml:"hstore.handling.mode" words:"json|map" fold:"true"`
-	// Add Debezium's four `__debezium.context.…` headers. It needs `records.topic.prefix`.
+	// Add Debezium's four `__debezium.context.…` headers, with `records.topic.prefix`.
 	ExtendedHeaders bool `yaml:"extended.headers.enabled"`
 	// The beginning of schema names, and the connector's name in the extended headers.
 	TopicPrefix string `yaml:"topic.prefix" pattern:"^[A-Za-z0-9._-]*$" want:"letters, digits, '.', '_' and '-'" example:"shop"`

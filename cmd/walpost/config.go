@@ -24,8 +24,8 @@ type fileConfig struct {
 	HTTP statuspage.Config `yaml:"http"`
 	// The log on standard error.
 	Log logConfig `yaml:"log"`
-	// Debezium options that `walpost debezium convert` could not convert. Each is an error until you
-	// have decided about it and deleted the entry.
+	// Debezium options that `walpost debezium convert` could not convert: errors until you decide about
+	// them and delete the entries.
 	Unsupported []string `yaml:"unsupported" example:"[]"`
 
 	file     string           // "" if none was read

@@ -41,39 +41,52 @@ func (nav navigation) index() string {
 }
 
 // commandLine is every command as Markdown: what its help says in one line, and its flags. The flags of the configuration are
-// listed once.
+// listed once, and so are those that most commands of a group have.
 func commandLine(root *cobra.Command) string {
-	keys := map[string]string{}
+	listed := map[string]bool{"config": true, "help": true}
 	var all []string
 	for _, s := range settings {
-		keys[s.flag] = s.field
+		listed[s.flag] = true
 		all = append(all, fmt.Sprintf("`--%s` (`%s`)", s.flag, s.field))
 	}
 	var b strings.Builder
 	b.WriteString("## Flags of the configuration\n\n" + configkeys.Wrap(strings.Join(all, ", ")+".", "") + "\n")
-	var each func(cmd *cobra.Command)
-	each = func(cmd *cobra.Command) {
-		if !cmd.IsAvailableCommand() {
-			return
-		}
-		if cmd.HasAvailableSubCommands() {
-			for _, below := range cmd.Commands() {
-				each(below)
-			}
-			return
-		}
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n", strings.TrimSuffix(cmd.UseLine(), " [flags]"),
-			configkeys.Wrap(strings.ToUpper(cmd.Short[:1])+cmd.Short[1:]+".", ""))
+	usages := func(cmd *cobra.Command, yes func(f *pflag.Flag) bool) string {
 		own := pflag.NewFlagSet("", pflag.ContinueOnError)
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			if keys[f.Name] == "" && f.Name != "config" && f.Name != "help" {
+			if !listed[f.Name] && yes(f) {
 				own.AddFlag(f)
 			}
 		})
-		if own.HasFlags() {
-			fmt.Fprintf(&b, "\n```text\n%s```\n", own.FlagUsagesWrapped(100))
+		if !own.HasFlags() {
+			return ""
+		}
+		return fmt.Sprintf("\n```text\n%s```\n", own.FlagUsagesWrapped(100))
+	}
+	section := func(cmd *cobra.Command, flags string) {
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n%s", strings.TrimSuffix(cmd.UseLine(), " [flags]"),
+			configkeys.Wrap(strings.ToUpper(cmd.Short[:1])+cmd.Short[1:]+".", ""), flags)
+	}
+	for _, cmd := range root.Commands() {
+		if !cmd.IsAvailableCommand() {
+			continue
+		}
+		below := cmd.Commands()
+		shared := map[string]int{}
+		for _, c := range below {
+			c.LocalFlags().VisitAll(func(f *pflag.Flag) { shared[f.Name+f.Usage]++ })
+		}
+		common := func(f *pflag.Flag) bool { return shared[f.Name+f.Usage] > 2 }
+		if len(below) == 0 {
+			section(cmd, usages(cmd, func(*pflag.Flag) bool { return true }))
+			continue
+		}
+		if flags := usages(below[0], common); flags != "" {
+			section(cmd, "\nFlags of most commands below:\n"+flags)
+		}
+		for _, c := range below {
+			section(c, usages(c, func(f *pflag.Flag) bool { return !common(f) }))
 		}
 	}
-	each(root)
 	return b.String()
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -57,12 +58,15 @@ func (k *Key) items() string {
 // text is the key without its name. The example is for a key whose form neither a default nor the kind shows.
 func (k *Key) text() string {
 	text := fmt.Sprintf("(%s): %s", k.facts(), k.Meaning)
-	plain := k.Kind == Section || k.Example == "secret" || strings.HasSuffix(k.Path, "_file")
+	plain := k.Kind == Section || plainExample.MatchString(fmt.Sprint(k.Example)) || strings.HasSuffix(k.Path, "_file")
 	if k.Example != nil && !plain && (k.unset() || k.Value.IsZero()) {
 		text += " Example: `" + short(k.Example) + "`."
 	}
 	return text
 }
+
+// plainExample matches a word that says nothing about the form.
+var plainExample = regexp.MustCompile(`^[a-z_]+$`)
 
 // unset reports whether the key has no default.
 func (k *Key) unset() bool {
