@@ -385,8 +385,8 @@ var sqlNeeds = map[string][]string{
 		"CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE public.outbox) PARTITION BY RANGE (created_at)",
 		"CREATE TABLE sales.outbox_rest PARTITION OF sales.outbox DEFAULT",
 	},
-	"docs/debezium.md":       {"CREATE PUBLICATION dbz_publication FOR TABLE public.outbox"},
-	"docs/several-relays.md": {"DROP TABLE public.outbox"},
+	"docs/debezium-differences.md": {"CREATE PUBLICATION dbz_publication FOR TABLE public.outbox"},
+	"docs/several-relays.md":       {"DROP TABLE public.outbox"},
 }
 
 // The SQL of the pages runs, each page in a database of its own, with the outbox table of walpost setup and the roles of walpost
