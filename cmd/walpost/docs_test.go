@@ -86,7 +86,7 @@ func TestTheGoOfThePagesCompiles(t *testing.T) {
 			compiled.WriteString(flat(read(t, name)))
 		}
 	}
-	blocks(t, "go", 25, func(p *doctest.Page, b doctest.Block) {
+	blocks(t, "go", 8, func(p *doctest.Page, b doctest.Block) {
 		if !strings.Contains(compiled.String(), flat(b.Text)) {
 			t.Errorf("%s:%d: no example has this code:\n%s", p.Name, b.Line, b.Text)
 		}
@@ -379,8 +379,8 @@ func TestTheOutputInThePagesHasATest(t *testing.T) {
 
 // sqlNeeds is what the SQL of a page needs before it runs.
 var sqlNeeds = map[string][]string{
-	"docs/write-events.md": {"CREATE TABLE orders (id text PRIMARY KEY, total numeric)"},
-	"docs/inbox.md":        {inbox.DDL},
+	"docs/write-events.md":   {"CREATE TABLE orders (id text PRIMARY KEY, total numeric)"},
+	"docs/consume-events.md": {inbox.DDL},
 	"docs/cleanup.md": {
 		"CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE public.outbox) PARTITION BY RANGE (created_at)",
 		"CREATE TABLE sales.outbox_rest PARTITION OF sales.outbox DEFAULT",
