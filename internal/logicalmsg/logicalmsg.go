@@ -22,10 +22,10 @@ const (
 // A Config says which messages of pg_logical_emit_message(true, …) are events.
 type Config struct {
 	// Logical messages with this prefix are events, beside the rows of the tables or without any
-	// table. See [write-events.md](write-events.md).
+	// table. See [messages.md](messages.md).
 	Prefix string `yaml:"prefix" example:"outbox"`
 	// With `row`, walpost routes each message as a row. With `debezium`, each message gives the record
-	// that Debezium writes for it. It needs `records.topic.prefix`. See [write-events.md](write-events.md).
+	// that Debezium writes for it. It needs `records.topic.prefix`. See [messages.md](messages.md).
 	Format string `yaml:"format" words:"row|debezium"`
 	// With `source.messages.format: debezium`, the prefixes of the messages that are events, as Java
 	// regular expressions for whole prefixes, without regard to case. Without this key, all messages
