@@ -86,7 +86,7 @@ func TestTheGoOfThePagesCompiles(t *testing.T) {
 			compiled.WriteString(flat(read(t, name)))
 		}
 	}
-	blocks(t, "go", 25, func(p *doctest.Page, b doctest.Block) {
+	blocks(t, "go", 8, func(p *doctest.Page, b doctest.Block) {
 		if !strings.Contains(compiled.String(), flat(b.Text)) {
 			t.Errorf("%s:%d: no example has this code:\n%s", p.Name, b.Line, b.Text)
 		}
@@ -352,10 +352,10 @@ func TestTheTestsThatThePagesNameExist(t *testing.T) {
 // texts are pictures and what programs print, by page and beginning, with the test that compares them, or with the reason why
 // none does.
 var texts = map[string]string{
-	"docs/architecture.md:          pgoutput bytes": "a picture",
-	"docs/bad-events.md: $ walpost dead":            "internal/e2e/deadcmd_test.go",
-	"docs/outbox.md: func(ctx context.Context)":     "Go that needs OpenTelemetry, which this module does not",
-	"docs/verify.md: $ walpost verify":              "internal/e2e/verify_test.go",
+	"docs/architecture.md:          pgoutput bytes":   "a picture",
+	"docs/bad-events.md: $ walpost dead":              "internal/e2e/deadcmd_test.go",
+	"docs/write-events.md: func(ctx context.Context)": "Go that needs OpenTelemetry, which this module does not",
+	"docs/verify.md: $ walpost verify":                "internal/e2e/verify_test.go",
 }
 
 func TestTheOutputInThePagesHasATest(t *testing.T) {
@@ -382,14 +382,14 @@ func TestTheOutputInThePagesHasATest(t *testing.T) {
 
 // sqlNeeds is what the SQL of a page needs before it runs.
 var sqlNeeds = map[string][]string{
-	"docs/outbox-design.md": {"CREATE TABLE orders (id text PRIMARY KEY, total numeric)"},
-	"docs/inbox.md":         {inbox.DDL},
+	"docs/write-events.md":   {"CREATE TABLE orders (id text PRIMARY KEY, total numeric)"},
+	"docs/consume-events.md": {inbox.DDL},
 	"docs/cleanup.md": {
 		"CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE public.outbox) PARTITION BY RANGE (created_at)",
 		"CREATE TABLE sales.outbox_rest PARTITION OF sales.outbox DEFAULT",
 	},
-	"docs/debezium.md":       {"CREATE PUBLICATION dbz_publication FOR TABLE public.outbox"},
-	"docs/several-relays.md": {"DROP TABLE public.outbox"},
+	"docs/debezium-differences.md": {"CREATE PUBLICATION dbz_publication FOR TABLE public.outbox"},
+	"docs/several-relays.md":       {"DROP TABLE public.outbox"},
 }
 
 // The SQL of the pages runs, each page in a database of its own, with the outbox table of walpost setup and the roles of walpost

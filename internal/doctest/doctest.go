@@ -15,7 +15,7 @@ import (
 
 // A Page is one file of Markdown.
 type Page struct {
-	Name    string // from the root of the repository: docs/outbox.md
+	Name    string // from the root of the repository: docs/write-events.md
 	Blocks  []Block
 	Spans   []string        // the code within the prose, such as walpost run
 	Links   []string        // the targets, without those in code
