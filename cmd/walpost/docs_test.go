@@ -353,7 +353,7 @@ func TestTheTestsThatThePagesNameExist(t *testing.T) {
 // none does.
 var texts = map[string]string{
 	"docs/architecture.md:          pgoutput bytes": "a picture",
-	"docs/bad-events.md: $ walpost dead":            "internal/e2e/deadcmd_test.go",
+	"docs/repair.md: $ walpost dead":            "internal/e2e/deadcmd_test.go",
 	"docs/outbox.md: func(ctx context.Context)":     "Go that needs OpenTelemetry, which this module does not",
 	"docs/verify.md: $ walpost verify":              "internal/e2e/verify_test.go",
 }
