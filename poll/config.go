@@ -2,7 +2,7 @@
 // had. A Source gives what a stream would give: transactions of rows, in an order that keeps the
 // order of each key.
 //
-// What a position is, and when it is safe, depends on the strategy. docs/polling.md says what each
+// What a position is, and when it is safe, depends on the strategy. docs/polling-why.md says what each
 // strategy promises. cursor.go has the rules of the strategy cursor and the reasons for them.
 //
 // It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
@@ -33,7 +33,7 @@ var strategies = []string{Cursor, Claim, Delete}
 // Config is the section source.poll of walpost.yaml. Start from DefaultConfig.
 type Config struct {
 	// How walpost finds new rows and remembers what is delivered. See
-	// [polling.md](polling.md#the-three-strategies).
+	// [polling-reference.md](polling-reference.md#the-strategies).
 	Strategy string `yaml:"strategy" words:"cursor|claim|delete"`
 	// How often walpost asks for new rows while there are none.
 	Interval time.Duration `yaml:"interval" min:"5ms" max:"1h" example:"1s"`
