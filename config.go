@@ -106,7 +106,7 @@ type DeliveryConfig struct {
 	// What happens to an event that alone can never be delivered. `halt` stops walpost at the event.
 	// `dead_letter` sends the event to `delivery.dead_letter_topic`, and walpost goes on. `park_key`
 	// sends the event and all later events of its key to `delivery.parking_topic`, until a person has
-	// the key released. A mapping gives a policy to each reason. See [bad-events.md](bad-events.md).
+	// the key released. A mapping gives a policy to each reason. See [repair.md](repair.md).
 	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
 	// The topic of the dead letters. walpost creates it at its start if it is missing and any policy
 	// is `dead_letter`, and otherwise when `walpost skip` needs it. It must not be the topic of the

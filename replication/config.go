@@ -56,11 +56,11 @@ type Config struct {
 	// What walpost does with the rows that are in the table at the first start. `initial` publishes
 	// them first. `after <bound>` leaves out the rows up to a bound, which `walpost run` prints. With
 	// `never`, and without the key, walpost refuses to start if there are rows. See
-	// [snapshot.md](snapshot.md).
+	// [backfill.md](backfill.md).
 	Snapshot string `yaml:"snapshot" words:"|never|initial" pattern:"^(never|initial|after [0-9]+/[0-9]+)?$" example:"after 7391234567890123456/4242"`
 	// A column that grows with each row, such as an identity. It orders rows that are read from the
 	// table, if the server keeps no commit times, and rows of one key that one statement wrote. See
-	// [snapshot.md](snapshot.md).
+	// [backfill.md](backfill.md).
 	OrderColumn string `yaml:"order_column" example:"id"`
 	// The column with the time of a row. A cleanup needs it, and `walpost recover` needs it if the
 	// server keeps no commit times.

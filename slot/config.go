@@ -23,7 +23,7 @@ type Config struct {
 	// What happens when the slot holds `monitor.retained_critical` of WAL, or when the disk will be
 	// full within `monitor.breaker_forecast`. With `stop_and_drop_slot`, walpost stops the delivery
 	// and drops the slot, even while the relay is halted, so that the database's disk does not fill.
-	// Run [`walpost recover`](recover.md) afterwards.
+	// Run [`walpost recover`](backfill.md) afterwards.
 	Breaker string `yaml:"breaker" words:"none|alert|stop_and_drop_slot"`
 	// The time until WAL has used up `monitor.wal_disk_size`, which it needs, below which the breaker
 	// trips. It doesn't trip if the server gives up the slot before, because of
