@@ -2,7 +2,7 @@
 // had. A Source gives what a stream would give: transactions of rows, in an order that keeps the
 // order of each key.
 //
-// What a position is, and when it is safe, depends on the strategy. docs/polling.md says what each
+// What a position is, and when it is safe, depends on the strategy. docs/polling-why.md says what each
 // strategy promises. cursor.go has the rules of the strategy cursor and the reasons for them.
 //
 // It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.

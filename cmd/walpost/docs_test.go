@@ -353,7 +353,7 @@ func TestTheTestsThatThePagesNameExist(t *testing.T) {
 // none does.
 var texts = map[string]string{
 	"docs/architecture.md:          pgoutput bytes":   "a picture",
-	"docs/bad-events.md: $ walpost dead":              "internal/e2e/deadcmd_test.go",
+	"docs/repair.md: $ walpost dead":                  "internal/e2e/deadcmd_test.go",
 	"docs/write-events.md: func(ctx context.Context)": "Go that needs OpenTelemetry, which this module does not",
 	"docs/verify.md: $ walpost verify":                "internal/e2e/verify_test.go",
 }
@@ -389,6 +389,7 @@ var sqlNeeds = map[string][]string{
 		"CREATE TABLE sales.outbox_rest PARTITION OF sales.outbox DEFAULT",
 	},
 	"docs/debezium-differences.md": {"CREATE PUBLICATION dbz_publication FOR TABLE public.outbox"},
+	"docs/polling.md":              {"ALTER TABLE public.outbox ADD finished_at timestamptz"},
 	"docs/several-relays.md":       {"DROP TABLE public.outbox"},
 }
 

@@ -35,7 +35,7 @@ most the events of the last second. It removes the file at the end.
 
 If an event cannot be routed, or if Kafka refuses it, replay stops before the event, prints the id of
 the event, and exits with 3. With --skip-bad, replay reports such events, continues after them, and
-exits with 1 at the end. replay writes no dead letters. See docs/replay.md.`,
+exits with 1 at the end. replay writes no dead letters. See docs/backfill.md.`,
 		Example: `  walpost replay --config walpost.yaml --since 2026-11-20T08:00:00Z --until 2026-11-20T09:00:00Z --dry-run
   walpost replay --config walpost.yaml --key customer-7 --rate 100
   walpost replay --config walpost.yaml --aggregate-type order --to-topic orders.rebuilt`,
