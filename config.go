@@ -27,39 +27,35 @@ import (
 // A Config says what to relay, from where, to where. Start from DefaultConfig and set what differs; the zero value is
 // not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
 type Config struct {
-	// The key of the checkpoint. Without it, the key is `<database>.<slot>`, or
-	// `<database>.<schema>.<table>` with `source.kind: poll`. Relays of different slots need different
-	// names if they share a topic of checkpoints or of parked events. The two processes of a hot
-	// standby have the same name. Release or drop the parked keys before you change the name, also by
-	// another slot or another name of the database: a relay does not know the keys of another name.
+	// The key of the checkpoint, by default `<database>.<slot>`, or `<database>.<schema>.<table>` when
+	// polling. Relays that share a topic of checkpoints or parked events need different names; the two
+	// processes of a hot standby share one. Before it changes, also through another slot, release or
+	// drop parked keys: a relay doesn't know those of another name.
 	Name string `yaml:"name" pattern:"^[^/ \\t\\n]{0,200}$" want:"at most 200 characters without spaces or slashes" example:"shop.walpost"`
 
-	// The database, the tables and the replication slot.
+	// What is read.
 	Source SourceConfig `yaml:"source"`
-	// The options of Debezium's Outbox EventRouter except those for tracing, under the same names. The
-	// defaults are also the same, except that `table.field.event.key` and `route.by.field` fit the
-	// columns of the table.
+	// The options and defaults of Debezium's Outbox EventRouter, except that `table.field.event.key`
+	// and `route.by.field` fit the columns of the table.
 	Router router.Options `yaml:"router"`
-	// How column values become bytes: the options of Kafka Connect and of Debezium, under the same
-	// names.
+	// How column values become bytes, under Kafka Connect's and Debezium's names.
 	Records router.Records `yaml:"records"`
 	// The Kafka cluster.
 	Kafka sink.Config `yaml:"kafka"`
-	// How much may be in flight, and what happens to events that cannot be delivered.
+	// What may be in flight, and what happens to poison messages.
 	Delivery DeliveryConfig `yaml:"delivery"`
-	// Where walpost remembers its position.
+	// Where the position is kept.
 	Checkpoint statelog.StoreConfig `yaml:"checkpoint"`
-	// The health of the slot, and the circuit breaker.
+	// The slot's health, and the circuit breaker.
 	Monitor slot.Config `yaml:"monitor"`
-	// The removal of old rows. See [cleanup.md](cleanup.md).
+	// Removing [delivered rows](cleanup.md).
 	Cleanup cleanup.Config `yaml:"cleanup"`
 
 	// How long a stop waits for acknowledgements.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace" min:"0s" max:"1h" example:"30s"`
-	// How long a halted relay stays visible. After a bad event, walpost uses this time, or
-	// `shutdown_grace` if that is longer, to deliver what it read before the event. With
-	// `monitor.breaker`, a halt lasts at least four times `monitor.interval`. With `forever`, it stays
-	// until SIGTERM.
+	// How long a halted relay stays visible before it exits with 3; with `forever`, until SIGTERM. It
+	// delivers what it read before a bad event within this time, or within `shutdown_grace` if that's
+	// longer. With `monitor.breaker`, a halt lasts at least four times `monitor.interval`.
 	HaltLinger Linger `yaml:"halt_linger" words:"forever" min:"0s" example:"10m"`
 
 	// AcceptGap is the token of the one gap that Run may continue after. The refusal of the gap
@@ -84,11 +80,10 @@ type Config struct {
 // SourceConfig says what is read. Kind says whether the WAL is read, or the table by SQL (poll). What is about the slot and the
 // publication in replication.Config is for the WAL only.
 type SourceConfig struct {
-	// What walpost reads: the WAL by logical replication, or with `poll` the table by SQL. See
-	// [polling.md](polling.md).
+	// Read the WAL, or [poll](polling.md) the table by SQL.
 	Kind               string `yaml:"kind" words:"wal|poll"`
 	replication.Config `yaml:",inline"`
-	// How walpost reads the table, with `source.kind` `poll`. See [polling.md](polling.md).
+	// Only with `source.kind: poll`: see [polling-reference.md](polling-reference.md).
 	Poll poll.Config `yaml:"poll"`
 }
 
@@ -100,26 +95,20 @@ const (
 
 // DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.
 type DeliveryConfig struct {
-	// How much may be in flight. The window bounds the memory. A crash repeats at most one window,
-	// plus what was acknowledged since the last checkpoint (about a second).
+	// This bounds the memory, and what a crash can repeat.
 	Window relay.Window `yaml:"window"`
-	// What happens to an event that alone can never be delivered. `halt` stops walpost at the event.
-	// `dead_letter` sends the event to `delivery.dead_letter_topic`, and walpost goes on. `park_key`
-	// sends the event and all later events of its key to `delivery.parking_topic`, until a person has
-	// the key released. A mapping gives a policy to each reason. See [bad-events.md](bad-events.md).
+	// What happens to an event that can't be routed, or that Kafka refuses even alone: stop, send it to
+	// `delivery.dead_letter_topic`, or send it and all later events of its key to
+	// `delivery.parking_topic` until someone releases the key. `{default: dead_letter, unroutable:
+	// halt}` gives reasons their policies. See [repair.md](repair.md).
 	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
-	// The topic of the dead letters. walpost creates it at its start if it is missing and any policy
-	// is `dead_letter`, and otherwise when `walpost skip` needs it. It must not be the topic of the
-	// checkpoints.
+	// Created if missing, when a policy or `walpost skip` needs it.
 	DeadLetterTopic string `yaml:"dead_letter_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.dead_letter"`
-	// The topic of the parked events. walpost creates it at its start if it is missing and any policy
-	// is `park_key`. It must have one partition, and be a topic other than those of the dead letters
-	// and of the checkpoints. While events are parked, walpost reads it at each start, whatever the
-	// policy.
+	// Created if missing, with a policy `park_key`. It must have one partition and hold nothing else. While
+	// events are parked, each start reads it.
 	ParkingTopic string `yaml:"parking_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.parked"`
-	// How much may be parked. Above it, walpost reads nothing more until enough is released or
-	// dropped. Each parked event takes some hundred bytes of memory, because walpost remembers its
-	// place, and not its content.
+	// Above it, walpost reads nothing more until enough is released or dropped. A parked event takes
+	// some hundred bytes of memory.
 	ParkLimit ParkLimit `yaml:"park_limit"`
 }
 

@@ -47,14 +47,11 @@ const (
 
 // Config says what to remove: the section cleanup of walpost.yaml.
 type Config struct {
-	// How walpost removes rows that are in Kafka and older than `cleanup.keep`. With `archive`, it
-	// moves them to `cleanup.archive_table`.
+	// What happens to rows that are in Kafka and older than `cleanup.keep`.
 	Mode Mode `yaml:"mode" words:"none|delete|drop_partitions|archive"`
-	// The age by `source.time_column` from which a delivered row is removed. `0s` removes every
-	// delivered row.
+	// How old a delivered row must be, by `source.time_column`.
 	Keep time.Duration `yaml:"keep" min:"0s" max:"175200h" example:"24h"`
-	// The table to which `archive` moves the rows. If it is empty, walpost uses the table's name with
-	// `_archive`.
+	// Where `archive` moves rows. By default the table's name with `_archive`.
 	ArchiveTable string `yaml:"archive_table" example:"public.outbox_archive"`
 }
 

@@ -19,7 +19,7 @@ func (x *examination) messages() {
 	default:
 		functions := strings.Join(x.settings.EmitPublic, ", ")
 		x.Warn(name, fix.Fix{
-			fix.Words("As a superuser, restrict the right to the roles that write events (docs/messages.md). On a managed server without a superuser, this is not possible."),
+			fix.Words("As a superuser, restrict the right to the roles that write events (docs/write-events.md). On a managed server without a superuser, this is not possible."),
 			fix.SQL("REVOKE EXECUTE ON FUNCTION " + functions + " FROM PUBLIC;"), fix.SQL("GRANT EXECUTE ON FUNCTION " + functions + " TO <the application's role>;"),
 		}, "every role of database %s may write messages, and walpost publishes %s", x.f.Server.Database, which)
 	}

@@ -20,7 +20,7 @@ func Permanent(err error) error { return markAs(err, FaultPermanent) }
 // does not count. Retryable(nil) is nil.
 //
 // The inbox recognises by itself that Postgres cannot be reached, and that a privilege or a table is
-// missing. docs/inbox.md has the list.
+// missing. docs/consume-events.md has the list.
 func Retryable(err error) error { return markAs(err, FaultElsewhere) }
 
 func markAs(err error, fault Fault) error {

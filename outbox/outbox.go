@@ -9,7 +9,7 @@
 //	err = tx.Commit(ctx)
 //
 // Write works with pgx and with database/sql, and with what is built on them. It refuses an event
-// that walpost could not route, before it runs any SQL. docs/outbox.md describes the package.
+// that walpost could not route, before it runs any SQL. docs/write-events.md describes the package.
 package outbox
 
 import (

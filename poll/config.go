@@ -2,7 +2,7 @@
 // had. A Source gives what a stream would give: transactions of rows, in an order that keeps the
 // order of each key.
 //
-// What a position is, and when it is safe, depends on the strategy. docs/polling.md says what each
+// What a position is, and when it is safe, depends on the strategy. docs/polling-why.md says what each
 // strategy promises. cursor.go has the rules of the strategy cursor and the reasons for them.
 //
 // It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
@@ -32,19 +32,17 @@ var strategies = []string{Cursor, Claim, Delete}
 
 // Config is the section source.poll of walpost.yaml. Start from DefaultConfig.
 type Config struct {
-	// How walpost finds new rows and remembers what is delivered. See
-	// [polling.md](polling.md#the-three-strategies).
+	// How walpost finds rows and remembers what is delivered.
 	Strategy string `yaml:"strategy" words:"cursor|claim|delete"`
-	// How often walpost asks for new rows while there are none.
+	// How often walpost polls while there are no new rows.
 	Interval time.Duration `yaml:"interval" min:"5ms" max:"1h" example:"1s"`
-	// A column `xid8 NOT NULL DEFAULT pg_current_xact_id()`. The strategy `cursor` needs it. See
-	// [polling.md](polling.md#what-the-table-needs).
+	// A column `xid8 NOT NULL DEFAULT pg_current_xact_id()`, for the strategy `cursor`.
 	XIDColumn string `yaml:"xid_column" example:"xid"`
-	// How long a worker has the rows that it claims, with the strategies `claim` and `delete`. The
-	// worker renews its leases. If it dies, another worker takes its rows when the lease ends.
+	// With `claim` and `delete`: how long a worker's claim on rows lasts unless renewed. Other workers
+	// take a dead worker's rows after it.
 	Lease time.Duration `yaml:"lease" min:"5s" max:"1h" example:"30s"`
-	// How often a row may be refused before `delivery.on_poison` decides, with the strategies `claim`
-	// and `delete`. `0` has no limit: the row waits in the table, and is tried again and again.
+	// With `claim` and `delete`: how often a row may be refused before `delivery.on_poison` decides.
+	// With `0`, it's retried forever.
 	Attempts int `yaml:"attempts" min:"0" max:"1000" example:"10"`
 }
 

@@ -132,7 +132,7 @@ func TestALockOnOneRowDelaysOnlyThisRow(t *testing.T) {
 		a.confirm()
 		b.trust()
 		b.want("")
-		// b is not asked from here on: it could claim k1 before a finishes it, as docs/polling.md says.
+		// b is not asked from here on: it could claim k1 before a finishes it, as docs/polling-reference.md says.
 		testenv.Run(t, conn, "COMMIT")
 		a.claims.again = time.Now().Add(time.Hour)
 		a.trust()

@@ -19,56 +19,49 @@ import (
 // A Config says which database, slot, publication and tables to read, and how: the section source of walpost.yaml. Start
 // from DefaultConfig.
 type Config struct {
-	// The database, as a libpq URI. Name several hosts for failover. walpost connects to a standby
-	// only with `target_session_attrs`. `--dsn` and `WALPOST_DSN` replace `source.dsn`. If this DSN
-	// names another user or has a password, walpost does not use the file's password. It uses the
-	// password of this DSN, or `PGPASSWORD`.
+	// The database, as a libpq URI; several hosts for failover. walpost connects to a standby only with
+	// `target_session_attrs`. `--dsn` and `WALPOST_DSN` replace it; if they name another user or have a
+	// password, the file's password isn't used.
 	//
 	// It must not ask for another text format than the pinned one.
 	DSN conf.Secret `yaml:"dsn" example:"postgres://walpost@db.internal:5432/shop?sslmode=verify-full"`
-	// A file with the DSN, instead of `source.dsn`.
+	// A file with the DSN. Read only at the start.
 	DSNFile string `yaml:"dsn_file" example:"/run/secrets/dsn"`
-	// The password of the role, for a DSN without one.
+	// The role's password, for a DSN without one.
 	Password conf.Secret `yaml:"password" example:"secret"`
-	// A file with the password, instead of `source.password`. walpost reads it again for every
-	// connection.
+	// A file with the password.
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/pg"`
 
-	// The outbox table, as `schema.table`. Postgres folds a name to lower case unless it is in double
-	// quotes.
+	// The outbox, as `schema.table`, in lower case unless in double quotes.
 	Table string `yaml:"table" example:"public.outbox"`
-	// Several outbox tables, instead of `source.table`.
+	// Several outboxes, instead of `source.table`.
 	Tables []string `yaml:"tables" example:"[public.outbox, sales.outbox]"`
-	// Logical messages as events.
+	// [Logical messages](write-events.md) as events.
 	Messages logicalmsg.Config `yaml:"messages"`
-	// The replication slot. At its first start, walpost creates the publication and then the slot, if
-	// they are missing and `source.create` is `true`. Each relay of a server needs a slot of its own.
+	// The replication slot. The first start creates the publication, then the slot. Each relay of a
+	// server needs its own.
 	Slot string `yaml:"slot" pattern:"^[a-z0-9_]{1,63}$" want:"1 to 63 of a-z, 0-9 and _" example:"shop_outbox"`
-	// The publication, which walpost creates like the slot. Each relay of a database needs a
-	// publication of its own.
+	// The publication. Each relay of a database needs its own.
 	Publication string `yaml:"publication" example:"shop_outbox"`
-	// The operations of the publication that walpost creates. With `insert, update`, walpost publishes
-	// a row again when its primary key changes, as Debezium does. walpost leaves `update` out if a
-	// table has no replica identity. A publication that exists already stays unchanged.
+	// The operations of a created publication. With `update`, a row whose primary key changes is
+	// published again, as in Debezium; walpost leaves it out if a table has no replica identity.
 	Publish []string `yaml:"publish" words:"insert|update" example:"[insert, update]"`
-	// Whether walpost creates the publication and the slot if they are missing.
+	// Create the publication and the slot if they are missing.
 	Create bool `yaml:"create"`
-	// What walpost does with the rows that are in the table at the first start. `initial` publishes
-	// them first. `after <bound>` leaves out the rows up to a bound, which `walpost run` prints. With
-	// `never`, and without the key, walpost refuses to start if there are rows. See
-	// [snapshot.md](snapshot.md).
+	// What to do with rows from before the first start: `initial` publishes them, `after <bound>`
+	// leaves out those up to a bound that `walpost run` prints. Otherwise walpost refuses to start if
+	// there are rows. See [backfill.md](backfill.md).
 	Snapshot string `yaml:"snapshot" words:"|never|initial" pattern:"^(never|initial|after [0-9]+/[0-9]+)?$" example:"after 7391234567890123456/4242"`
 	// A column that grows with each row, such as an identity. It orders rows that are read from the
-	// table, if the server keeps no commit times, and rows of one key that one statement wrote. See
-	// [snapshot.md](snapshot.md).
+	// table if the server keeps no commit times, and rows from one statement.
 	OrderColumn string `yaml:"order_column" example:"id"`
-	// The column with the time of a row. A cleanup needs it, and `walpost recover` needs it if the
-	// server keeps no commit times.
+	// The column with a row's time, for the cleanup, and for `recover` if the server keeps no commit
+	// times.
 	TimeColumn string `yaml:"time_column" example:"created_at"`
-	// Whether walpost creates a slot that survives a failover. It needs Postgres 17.
+	// Create a slot that survives a failover. Needs Postgres 17.
 	Failover bool `yaml:"failover"`
-	// Whether keepalives move the confirmed position of an idle slot. Set it to `false` for forks of
-	// Postgres whose keepalives run ahead of the data.
+	// Let keepalives advance an idle slot. `false` is for forks of Postgres whose keepalives run ahead
+	// of the data.
 	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.

@@ -29,41 +29,41 @@ type Config struct {
 
 // Options are those of Debezium's EventRouter, with its names and meanings.
 type Options struct {
-	// The column with the id of the event.
+	// The column with the event id.
 	EventID string `yaml:"table.field.event.id" pattern:"." want:"the name of a column" example:"event_id"`
-	// The column with the key of the record. Without it, the column is `aggregate_id` or
-	// `aggregateid`, whichever the table has.
+	// The column with the record's key. By default `aggregate_id` or `aggregateid`, whichever the table
+	// has.
 	EventKey string `yaml:"table.field.event.key" example:"customer_id"`
-	// The column with the value of the record.
+	// The column with the record's value.
 	Payload string `yaml:"table.field.event.payload" pattern:"." want:"the name of a column" example:"body"`
-	// The column with the timestamp of the record. Without it, the timestamp is the commit time.
+	// The column with the record's timestamp. By default the commit time.
 	Timestamp string `yaml:"table.field.event.timestamp" example:"created_at"`
-	// The column with the version of the schema of the value. Only an envelope uses it.
+	// The column with the version of the value's schema, for an envelope.
 	SchemaVersion string `yaml:"table.field.event.schema.version" example:"version"`
 	// More columns of the record, as `column:placement:alias`, separated by commas. The placement is
-	// `header`, `envelope` or `partition`. The alias may be missing.
+	// `header`, `envelope` or `partition`; the alias is optional.
 	AdditionalPlacement string `yaml:"table.fields.additional.placement" example:"event_type:header:eventType"`
-	// What happens if the table lacks an additional column.
+	// What happens if an additional column is missing.
 	AdditionalMissing string `yaml:"table.field.additional.missing" words:"error|ignore" fold:"true"`
-	// The column that names the topic. Without it, the column is `aggregate_type` or `aggregatetype`,
-	// whichever the table has.
+	// The column that decides the topic. By default `aggregate_type` or `aggregatetype`, whichever the
+	// table has.
 	RouteBy string `yaml:"route.by.field" example:"aggregate_type"`
-	// A Java regular expression over the value of the routing column, without look-around, back
-	// references and possessive quantifiers. `${VAR}` does not expand in it.
+	// A Java regular expression for the routing column, without look-around, back references and
+	// possessive quantifiers. `${VAR}` doesn't expand.
 	TopicRegex string `yaml:"route.topic.regex" example:"(?<routedByValue>.*)" verbatim:"true"`
-	// The topic that replaces a match of the regular expression. `${VAR}` does not expand in it.
+	// The topic for a match. `${VAR}` doesn't expand.
 	TopicReplacement string `yaml:"route.topic.replacement" example:"shop.${routedByValue}" verbatim:"true"`
-	// A Java regular expression that renames the topic once more, as Kafka Connect's RegexRouter does
-	// after the EventRouter. `${VAR}` does not expand in it.
+	// A Java regular expression that renames the topic afterwards, like Kafka Connect's RegexRouter.
+	// `${VAR}` doesn't expand.
 	RenameRegex string `yaml:"topic.rename.regex" example:"outbox\\.event\\.(order|customer)" verbatim:"true"`
-	// The topic that replaces a match of `router.topic.rename.regex`.
+	// The topic for a match.
 	RenameReplacement string `yaml:"topic.rename.replacement" example:"shop.$1" verbatim:"true"`
-	// Whether an empty payload gives a record without a value.
+	// Write a record without a value for an empty payload.
 	Tombstone bool `yaml:"route.tombstone.on.empty.payload"`
-	// What happens after an operation other than an insert.
+	// What happens at an operation other than an insert.
 	InvalidOperation string `yaml:"table.op.invalid.behavior" words:"warn|error|fatal" fold:"true"`
-	// Whether a payload that is the text of a JSON object or array becomes JSON. It needs a value
-	// converter that writes JSON.
+	// Turn a payload that is the text of a JSON object or array into JSON, with a value converter that
+	// writes JSON.
 	ExpandJSON bool `yaml:"table.expand.json.payload"`
 	// How an expanded payload represents a null.
 	JSONNull string `yaml:"table.json.payload.null.behavior" words:"ignore|optional_bytes" fold:"true"`
@@ -76,11 +76,11 @@ type Options struct {
 // Records has the options that decide how a row looks to the EventRouter and how column values
 // become bytes: those of Debezium's Postgres connector and of Kafka Connect's converters.
 type Records struct {
-	// The converter of the key.
+	// The key's converter.
 	Key DelegatingConverter `yaml:"key.converter" words:"string|json|bytes|binary"`
-	// The converter of the value.
+	// The value's converter.
 	Value DelegatingConverter `yaml:"value.converter" words:"string|json|bytes|binary"`
-	// The converter of the headers.
+	// The headers' converter.
 	Header Converter `yaml:"header.converter" words:"simple|string|json"`
 
 	// How times are represented.
@@ -93,20 +93,18 @@ type Records struct {
 	Interval string `yaml:"interval.handling.mode" words:"numeric|string" fold:"true"`
 	// How hstore is represented.
 	HStore string `yaml:"hstore.handling.mode" words:"json|map" fold:"true"`
-	// Whether each record has Debezium's four `__debezium.context.…` headers. It needs
-	// `records.topic.prefix`.
+	// Add Debezium's four `__debezium.context.…` headers, with `records.topic.prefix`.
 	ExtendedHeaders bool `yaml:"extended.headers.enabled"`
-	// The beginning of the names of schemas, and the name of the connector in the extended headers.
+	// The beginning of schema names, and the connector's name in the extended headers.
 	TopicPrefix string `yaml:"topic.prefix" pattern:"^[A-Za-z0-9._-]*$" want:"letters, digits, '.', '_' and '-'" example:"shop"`
 	// How the names of schemas are adjusted.
 	SchemaNames string `yaml:"schema.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
 	// How the names of columns are adjusted.
 	FieldNames string `yaml:"field.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
-	// Steps that change the headers of every record, one after the other. A step is `{insert: name,
-	// value: text}` or `drop: [name]`. No step can insert or drop the header `id`, because `recover`
-	// finds the records by it.
+	// Steps that change every record's headers, in this order: `{insert: name, value: text}` or `drop:
+	// [name]`. The header `id` can't be changed, because `recover` needs it.
 	Headers []HeaderStep `yaml:"headers" example:"[{insert: source, value: shop}]"`
-	// The text that replaces a large value that an update did not send.
+	// Stands for a large value that an update did not send.
 	UnavailableValue string `yaml:"unavailable.value.placeholder" example:"__debezium_unavailable_value"`
 }
 

@@ -17,7 +17,7 @@ import (
 const debeziumVersion = "3.6.1.Final"
 
 // A debeziumMessages makes the records that Debezium's Postgres connector writes for logical
-// messages (LogicalDecodingMessageMonitor). The EventRouter passes them on as they are. docs/messages.md
+// messages (LogicalDecodingMessageMonitor). The EventRouter passes them on as they are. docs/write-events.md
 // says what differs.
 type debeziumMessages struct {
 	database, server string

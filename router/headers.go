@@ -19,14 +19,13 @@ const (
 // A HeaderStep inserts one header or drops headers, as Kafka Connect's InsertHeader and DropHeaders
 // behind the EventRouter do.
 type HeaderStep struct {
-	// The name of a header to insert. An inserted header follows all others, unless `before_id` is
-	// `true`.
+	// The header to insert. It follows all others, unless `before_id` is `true`.
 	Insert string `yaml:"insert" example:"source"`
-	// The text of the inserted header. The header converter writes it.
+	// Its text, which the header converter writes.
 	Value string `yaml:"value" example:"shop"`
-	// Whether the inserted header comes before the header `id`.
+	// Insert it before the header `id`.
 	BeforeID bool `yaml:"before_id"`
-	// The names of headers to drop.
+	// Headers to drop.
 	Drop []string `yaml:"drop" example:"[__debezium.context.runId]"`
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // A message is routed as the row of a table that has exactly the columns that the options name. Its
-// content is a JSON object with a field for each of them. docs/messages.md has the rules.
+// content is a JSON object with a field for each of them. docs/write-events.md has the rules.
 type messages struct {
 	rel    *cdc.Relation // nil before the first message
 	fields []string      // the option that needs the column; "" if the field may be absent

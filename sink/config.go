@@ -21,7 +21,7 @@ type Config struct {
 
 	// The compression of the records.
 	Compression string `yaml:"compression" words:"|none|gzip|snappy|lz4|zstd"`
-	// How long a batch waits for more records. With `auto`, nothing waits, because batches fill while
+	// How long a batch waits for more records. With `auto` nothing waits, as batches fill while
 	// requests are on their way.
 	Linger Linger `yaml:"linger" words:"auto" min:"0s" max:"10s" example:"5ms"`
 	// Missing topics.
@@ -48,11 +48,11 @@ type Config struct {
 
 // Topics says whether a missing topic is created, and how. -1, and 0, leave it to the broker's defaults.
 type Topics struct {
-	// Whether walpost creates a missing topic. Otherwise, walpost waits for it.
+	// Create missing topics. Otherwise walpost waits for them.
 	Create bool `yaml:"create"`
-	// The partitions of a topic that walpost creates. With -1, the broker decides.
+	// The partitions of a created topic. -1: the broker decides.
 	Partitions int `yaml:"partitions" min:"-1" max:"2147483647" example:"12"`
-	// The replicas of a topic that walpost creates. With -1, the broker decides.
+	// The replicas of a created topic. -1: the broker decides.
 	ReplicationFactor int `yaml:"replication_factor" min:"-1" max:"32767" example:"3"`
 }
 

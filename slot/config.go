@@ -12,22 +12,19 @@ import (
 type Config struct {
 	// How often walpost examines the slot and the publication.
 	Interval time.Duration `yaml:"interval" min:"1s" max:"1h" example:"30s"`
-	// walpost warns when the slot holds this much WAL.
+	// Warn when the slot retains this much WAL.
 	RetainedWarn size.Bytes `yaml:"retained_warn" min:"1" example:"5GiB" reload:"true"`
-	// walpost reports that the slot is in danger when it holds this much WAL. The value must be at
-	// least `monitor.retained_warn`.
+	// Report a slot at risk when it retains this much WAL. At least `monitor.retained_warn`.
 	RetainedCritical size.Bytes `yaml:"retained_critical" min:"1" example:"50GiB" reload:"true"`
-	// How large `pg_wal` may become, for the forecast. `0` is unknown. Without
-	// `max_slot_wal_keep_size` on the server, the forecast needs it.
+	// How large `pg_wal` may become; `0` is unknown. Without `max_slot_wal_keep_size` on the server,
+	// the forecast needs it.
 	WALDiskSize size.Bytes `yaml:"wal_disk_size" words:"0" min:"64MiB" example:"100GiB" reload:"true"`
-	// What happens when the slot holds `monitor.retained_critical` of WAL, or when the disk will be
-	// full within `monitor.breaker_forecast`. With `stop_and_drop_slot`, walpost stops the delivery
-	// and drops the slot, even while the relay is halted, so that the database's disk does not fill.
-	// Run [`walpost recover`](recover.md) afterwards.
+	// What happens when the slot retains `monitor.retained_critical`, or by `monitor.breaker_forecast`.
+	// `stop_and_drop_slot` stops delivery and drops the slot, even of a halted relay, to save the
+	// database's disk. Run [`walpost recover`](backfill.md) afterwards.
 	Breaker string `yaml:"breaker" words:"none|alert|stop_and_drop_slot"`
-	// The time until WAL has used up `monitor.wal_disk_size`, which it needs, below which the breaker
-	// trips. It doesn't trip if the server gives up the slot before, because of
-	// `max_slot_wal_keep_size`. `0s`: only `monitor.retained_critical` trips it.
+	// Trip the breaker when `monitor.wal_disk_size`, which this needs, will be used up within this
+	// time, unless the server invalidates the slot before. `0s` turns it off.
 	BreakerForecast time.Duration `yaml:"breaker_forecast" min:"0s" example:"30m" reload:"true"`
 
 	// Tableless says that logical messages are the only events, so that walpost recover refuses.

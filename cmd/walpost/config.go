@@ -24,8 +24,8 @@ type fileConfig struct {
 	HTTP statuspage.Config `yaml:"http"`
 	// The log on standard error.
 	Log logConfig `yaml:"log"`
-	// The options of Debezium that `walpost debezium convert` could not convert. Every entry is an
-	// error until you have decided about the option and deleted the entry.
+	// Debezium options that `walpost debezium convert` could not convert: errors until you decide about
+	// them and delete the entries.
 	Unsupported []string `yaml:"unsupported" example:"[]"`
 
 	file     string           // "" if none was read
@@ -34,7 +34,7 @@ type fileConfig struct {
 }
 
 type logConfig struct {
-	// The least severe lines that are logged.
+	// The least severe lines to log.
 	Level string `yaml:"level" words:"debug|info|warn|error" reload:"true"`
 	// JSON, or text for people.
 	Format string `yaml:"format" words:"json|console"`

@@ -52,10 +52,10 @@ while the relay runs.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&all, "all", false, "retry every open event")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "only print what would be done")
-	flags.StringVar(&opts.ToTopic, "to-topic", "", "deliver dead events to this `topic`; their keys decide the partitions")
-	flags.DurationVar(&opts.Look, "look", 30*time.Second, "the longest `duration` of the search for newer records of the keys; 0s for no search")
-	flags.BoolVar(&wait, "wait", false, "wait until the relay has delivered the parked events, or until one is refused again")
-	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
+	flags.StringVar(&opts.ToTopic, "to-topic", "", "deliver dead letters to this `topic`")
+	flags.DurationVar(&opts.Look, "look", 30*time.Second, "search this `duration` for newer records of the keys; 0s: don't")
+	flags.BoolVar(&wait, "wait", false, "wait until parked events are delivered, or one is refused again")
+	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch ways := len(args) > 0 || filter.given(cmd); {
 		case !ways && !all:
@@ -137,8 +137,8 @@ the next bad one.`,
 	load := deadConfig(cmd)
 	filter.flags(cmd)
 	cmd.Flags().StringVar(&why, "reason", "", "why nobody needs the events")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "the longest `duration` to wait until the relay has dropped parked events; 0s to only ask it")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "wait this `duration` for the relay to drop parked events; 0s: only ask")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case timeout < 0:

@@ -71,13 +71,13 @@ func deadReasons() (reasons []string) {
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags, reasons := cmd.Flags(), deadReasons()
-	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", "only events with this `reason`: "+strings.Join(reasons, ", "))
+	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", "only this `reason`: "+strings.Join(reasons, ", "))
 	flags.Lookup("table").Usage = "only events of this `table`; separate several tables with commas"
-	flags.StringVar(&f.Relay, "relay", "", "events of the relay with this `name`, instead of the relay of the configuration")
-	flags.StringVar(&f.Topic, "topic", "", "only events whose original topic is this `topic`")
-	flags.StringVar(&f.key, "key", "", "only events with this `key`")
-	flags.StringVar(&f.since, "since", "", "only events that were committed from this `time` on, such as 2026-11-20T08:00:00Z")
-	flags.StringVar(&f.until, "until", "", "only events that were committed before this `time`")
+	flags.StringVar(&f.Relay, "relay", "", "the relay's `name` (default the configured one)")
+	flags.StringVar(&f.Topic, "topic", "", "only for this `topic`")
+	flags.StringVar(&f.key, "key", "", "only this `key`")
+	flags.StringVar(&f.since, "since", "", "only committed since this `time`, such as 2026-11-20T08:00:00Z")
+	flags.StringVar(&f.until, "until", "", "only committed before this `time`")
 	offer(cmd, f.reasonFlag(cmd), reasons...)
 }
 
@@ -157,9 +157,9 @@ on standard error how many events other relays have. --relay lists those.`,
 	}
 	load := deadConfig(cmd)
 	filter.flags(cmd)
-	cmd.Flags().StringVar(&filter.state, "state", string(deadletter.Open), "only events in this `state`: "+strings.Join(deadStates, ", "))
+	cmd.Flags().StringVar(&filter.state, "state", string(deadletter.Open), "only this `state`: "+strings.Join(deadStates, ", "))
 	offer(cmd, "state", deadStates...)
-	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := filter.parse(cmd, nil); err != nil {
 			return err
@@ -188,7 +188,7 @@ on standard error how many events other relays have. --relay lists those.`,
 func deadShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show TOKEN",
-		Short: "prints one event that could not be delivered: headers, payload, and what to do",
+		Short: "prints one event: headers, payload, and what to do",
 		Long: `show prints one event from the dead letter topic or the parked event topic: its original topic, its
 headers and payload, its relay, the history of its letters, and the next command. A payload that is
 not text is printed in hexadecimal digits. show needs no database, and can run while the relay runs.`,
@@ -201,7 +201,7 @@ not text is printed in hexadecimal digits. show needs no database, and can run w
 		},
 	}
 	load := deadConfig(cmd)
-	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, _ *progress.Meter) error {
 			found, err := topics.Select(&walpost.BadEventFilter{Tokens: args, All: true})

@@ -50,11 +50,11 @@ convert exits with 2, and writes nothing, if the input cannot be read or contrad
 	cmd.ValidArgsFunction = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault) // files
 	flags := cmd.Flags()
 	format := flags.String("format", string(input.Auto), "the `kind` of the file: auto, connect, server, strimzi")
-	worker := flags.String("worker", "", "the `file` with the worker's properties, for converters and brokers that the connector does not name")
+	worker := flags.String("worker", "", "the `file` with the Kafka Connect worker's properties")
 	offer(cmd, "format", string(input.Auto), string(input.Connect), string(input.Server), string(input.Strimzi))
 	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector's table.include.list is missing or is a regular expression (may be repeated); with --dsn, convert finds the outbox itself")
 	dsn := flags.String("dsn", "", "the database, as a libpq `URI`: convert asks it which tables the connector captures")
-	fresh := flags.Bool("fresh", false, "the connector has never run: walpost creates the slot and the publication, and takes the snapshot")
+	fresh := flags.Bool("fresh", false, "the connector has never run: walpost creates the slot and takes the snapshot")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch input.Format(*format) {
 		case input.Auto, input.Connect, input.Server, input.Strimzi:

@@ -32,7 +32,7 @@ arrived once, and that the events of each key have arrived in order. If so, demo
 removes everything that it created, except the downloaded Postgres, which it keeps in a cache.`,
 		Args: noArguments,
 	}
-	length := cmd.Flags().Duration("for", 0, "stop after this `duration` (default: run until interrupted)")
+	length := cmd.Flags().Duration("for", 0, "stop after this `duration`")
 	listen := cmd.Flags().String("http", "127.0.0.1:0", "`host:port` of the status page, or off")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *length < 0 {

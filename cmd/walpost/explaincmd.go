@@ -51,9 +51,9 @@ refuse.`,
 	flags := cmd.Flags()
 	id := flags.String("id", "", "the row with this event `id`")
 	last := flags.Int("last", 0, "explain this `number` of rows, newest first")
-	row := flags.String("row", "", "a row as a `JSON` object with the names of columns as keys; - reads it from standard input")
-	partitions := flags.Int("partitions", 0, "assume this `number` of partitions, and do not ask Kafka")
-	asJSON := flags.Bool("json", false, "print JSON, one object in each line")
+	row := flags.String("row", "", "a row as a `JSON` object by column; - for standard input")
+	partitions := flags.Int("partitions", 0, "assume this `number` of partitions instead of asking Kafka")
+	asJSON := flags.Bool("json", false, "print JSON, one object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.ExplainOptions{ID: *id, Last: *last, Partitions: *partitions}
 		ways := 0

@@ -16,7 +16,7 @@ import (
 func healthCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "asks the running relay whether it is alive, for the health check of a container",
+		Short: "asks the running relay whether it is alive, for a container's health check",
 		Long: `health asks the relay at http.listen for /livez. A relay that is halted, or that waits for Kafka or
 Postgres, is alive, because a restart would not help. With --ready, health asks for /readyz instead,
 and prints what the relay waits for. With --standby-ok, a process that waits until another relay ends
@@ -33,8 +33,8 @@ Kafka. health exits with
 	}
 	unchecked := func(*walpost.Config) walpost.Problems { return nil } // whether run would start does not matter
 	load := configFlags(cmd, unchecked, "http")
-	ready := cmd.Flags().Bool("ready", false, "ask whether events are delivered, not only whether the relay is alive")
-	standby := cmd.Flags().Bool("standby-ok", false, "with --ready: a hot standby is ready")
+	ready := cmd.Flags().Bool("ready", false, "ask whether events are delivered, too")
+	standby := cmd.Flags().Bool("standby-ok", false, "with --ready: a hot standby counts as ready")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		path := "/livez"
 		switch {

@@ -36,7 +36,7 @@ DSN. walpost setup --role creates this role.`,
 			flags.Var(&value{}, s.flag, s.usage)
 		}
 	}
-	role := flags.String("role", "", "the `name` of the role that walpost runs as (default the role of the DSN)")
+	role := flags.String("role", "", "walpost's role, by `name` (default the DSN's)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		known := true
 		cfg, err := loadConfig("", os.LookupEnv, overrides(flags, os.LookupEnv), func(c *fileConfig) {

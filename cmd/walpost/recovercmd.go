@@ -18,7 +18,7 @@ import (
 func recoverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "publishes rows that were missed because a slot was lost or a publication was changed",
+		Short: "publishes what was missed after a lost slot or a changed publication",
 		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It shows
 the gap. If the old slot is lost, recover creates a new slot with a snapshot of the table. It reads
 the topics to find the events of the gap that are already in Kafka, and publishes the missing rows in
@@ -62,10 +62,10 @@ recover refuses to continue, unless you pass --unordered.`,
 		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format", "shutdown-grace")
 	flags := cmd.Flags()
 	yes := flags.Bool("yes", false, "answer every question with yes")
-	unordered := flags.Bool("unordered", false, "if the order of the rows is unknown, publish them in any order")
-	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the time of the newest confirmed event, minus --overlap)")
-	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "start examining rows this `duration` before the newest confirmed event")
-	closes := flags.String("close-gap", "", "close the accepted gap that has this `token`, so that the cleanup goes on, and do nothing else")
+	unordered := flags.Bool("unordered", false, "publish in any order if it's unknown")
+	since := flags.String("since", "", "nothing before this commit `time` is missing (default the newest confirmed event, minus --overlap)")
+	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "begin this `duration` before the newest confirmed event")
+	closes := flags.String("close-gap", "", "only close the accepted gap with this `token`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("close-gap") {
 			if *closes == "" {

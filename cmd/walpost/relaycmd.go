@@ -44,9 +44,9 @@ WALPOST_DSN.`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate)
-	stdout := cmd.Flags().Bool("stdout", false, "for a trial: write the records to standard output as JSON lines instead of to Kafka; needs --checkpoint-store file")
-	gap := cmd.Flags().String("accept-gap", "", "accept the gap whose `token` an earlier refusal printed; the events of the gap are lost")
-	unordered := cmd.Flags().Bool("unordered", false, "if the order of the rows of source.snapshot: initial is unknown, publish them in any order")
+	stdout := cmd.Flags().Bool("stdout", false, "write to standard output instead of Kafka; needs --checkpoint-store file")
+	gap := cmd.Flags().String("accept-gap", "", "accept the gap whose `token` a refusal printed; its events are lost")
+	unordered := cmd.Flags().Bool("unordered", false, "publish a snapshot in any order if it's unknown")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var reload reloader
 		reload.catch(namedFile(cmd.Flags()))

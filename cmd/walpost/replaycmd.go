@@ -35,7 +35,7 @@ most the events of the last second. It removes the file at the end.
 
 If an event cannot be routed, or if Kafka refuses it, replay stops before the event, prints the id of
 the event, and exits with 3. With --skip-bad, replay reports such events, continues after them, and
-exits with 1 at the end. replay writes no dead letters. See docs/replay.md.`,
+exits with 1 at the end. replay writes no dead letters. See docs/backfill.md.`,
 		Example: `  walpost replay --config walpost.yaml --since 2026-11-20T08:00:00Z --until 2026-11-20T09:00:00Z --dry-run
   walpost replay --config walpost.yaml --key customer-7 --rate 100
   walpost replay --config walpost.yaml --aggregate-type order --to-topic orders.rebuilt`,
@@ -45,18 +45,18 @@ exits with 1 at the end. replay writes no dead letters. See docs/replay.md.`,
 		"dsn", "table", "brokers", "publication", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
 		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "shutdown-grace")
 	flags, opts := cmd.Flags(), walpost.ReplayOptions{}
-	flags.StringArrayVar(&opts.IDs, "id", nil, "publish the event with this `id`; may be repeated")
+	flags.StringArrayVar(&opts.IDs, "id", nil, "publish the event with this `id`; repeatable")
 	rows := rowFlags(cmd, "publish")
-	flags.StringArrayVar(&opts.Types, "aggregate-type", nil, "publish events of this `type` (the column of router.route.by.field); may be repeated")
-	flags.StringArrayVar(&opts.Keys, "key", nil, "publish events with this `key`; may be repeated")
+	flags.StringArrayVar(&opts.Types, "aggregate-type", nil, "publish this `type` (router.route.by.field); repeatable")
+	flags.StringArrayVar(&opts.Keys, "key", nil, "publish this `key`; repeatable")
 	all := flags.Bool("all", false, "publish every row of the table")
-	flags.StringVar(&opts.ToTopic, "to-topic", "", "publish to this `topic` instead of the topic of each event")
-	flags.Float64Var(&opts.Rate, "rate", 0, "publish at most this `number` of events per second (default: no limit)")
-	flags.BoolVar(&opts.DryRun, "dry-run", false, "count the events, their topics and keys, and publish nothing")
-	flags.BoolVar(&opts.SkipBad, "skip-bad", false, "continue after events that cannot be routed, or that Kafka refuses")
-	flags.StringVar(&opts.State, "state", "", "the `file` that keeps the progress of the replay (default: a name built from the filters, in the current folder)")
-	unordered := flags.Bool("unordered", false, "if the order of the rows is unknown, publish them in any order; after an interruption, replay then begins the table again")
-	asJSON := flags.Bool("json", false, "print one JSON object")
+	flags.StringVar(&opts.ToTopic, "to-topic", "", "publish everything to this `topic`")
+	flags.Float64Var(&opts.Rate, "rate", 0, "at most this `number` of events per second")
+	flags.BoolVar(&opts.DryRun, "dry-run", false, "only count the events, their topics and keys")
+	flags.BoolVar(&opts.SkipBad, "skip-bad", false, "continue after bad events")
+	flags.StringVar(&opts.State, "state", "", "the `file` with the progress (default in the current folder, named after the filters)")
+	unordered := flags.Bool("unordered", false, "publish in any order if it's unknown; after an interruption, start again")
+	asJSON := flags.Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := rows(&opts.Since, &opts.Until, &opts.FirstID, &opts.LastID); err != nil {
 			return err

@@ -23,13 +23,14 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/configkeys"
+	"github.com/walpost/walpost/internal/doctest"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/internal/yamlfile"
 	"github.com/walpost/walpost/relay"
 )
 
-var update = goflag.Bool("update", false, "write walpost.schema.json and the keys in docs/configuration.md anew")
+var update = goflag.Bool("update", false, "write walpost.schema.json and the generated pages of docs anew")
 
 func describe(t *testing.T) *configkeys.Key {
 	t.Helper()
@@ -43,32 +44,28 @@ func describe(t *testing.T) *configkeys.Key {
 
 func TestTheSchemaAndTheReferenceAreOfThisVersion(t *testing.T) {
 	keys := describe(t)
-	const page = "../../docs/configuration.md"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	begin, end := []byte("<!-- keys: begin -->\n"), []byte("<!-- keys: end -->\n")
-	head, rest, ok := bytes.Cut(text, begin)
-	_, tail, ok2 := bytes.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the keys", page)
-	}
-	for name, want := range map[string][]byte{
-		"../../walpost.schema.json": keys.Schema(schemaURL),
-		page:                        slices.Concat(head, begin, []byte("\n"+keys.Reference()+"\n"), end, tail),
+	for name, want := range map[string]string{
+		"walpost.schema.json":   string(keys.Schema(schemaURL)),
+		"docs/configuration.md": within(t, "docs/configuration.md", keys.Reference()),
+		"docs/command-line.md":  within(t, "docs/command-line.md", commandLine(rootCommand())),
+		"docs/README.md":        within(t, "docs/README.md", readNavigation(t).index()),
 	} {
-		got, err := os.ReadFile(name)
-		switch {
-		case *update:
-			err = os.WriteFile(name, want, 0o600)
-		case err == nil && !bytes.Equal(got, want):
-			err = errors.New("differs from the structs: go test ./cmd/walpost -run TheSchemaAndTheReference -update")
-		}
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
+		if *update {
+			write(t, "../../"+name, want)
+		} else if read(t, "../../"+name) != want {
+			t.Errorf("%s differs from its source: go test ./cmd/walpost -run TheSchemaAndTheReference -update", name)
 		}
 	}
+}
+
+// within returns a page with another text between its marks.
+func within(t *testing.T, page, text string) string {
+	t.Helper()
+	whole, ok := doctest.Within(read(t, "../../"+page), text)
+	if !ok {
+		t.Fatalf("%s has no place for the text", page)
+	}
+	return whole
 }
 
 // A judge has both verdicts on a file: of the schema, and of walpost config validate.

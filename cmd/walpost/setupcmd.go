@@ -26,7 +26,7 @@ it. If the DSN names an administrator, use --role to name the role that walpost 
 
 --migration prints only the SQL of the tables, for a migration tool: a file for goose, or the up or
 down file for golang-migrate. It does not connect to the database. With --inbox, it prints the tables
-of the Go package inbox (docs/inbox.md).
+of the Go package inbox (docs/consume-events.md).
 
 A slot holds WAL from the moment it exists. Therefore setup creates the slot only with --make-slot.
 Otherwise the first walpost run creates the slot, together with its first checkpoint.`,
@@ -37,11 +37,11 @@ Otherwise the first walpost run creates the slot, together with its first checkp
 	}
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "snapshot")
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
-	role := cmd.Flags().String("role", "", "the `name` of the role that walpost runs as (default the role of the DSN)")
-	slot := cmd.Flags().Bool("make-slot", false, "also create the slot, which holds WAL from then on")
-	partitioned := cmd.Flags().Bool("partitioned", false, "if the table is missing, create it with one partition for each day of source.time_column (default created_at)")
-	form := cmd.Flags().String("migration", "", "print only the SQL of the tables, in this `form`: "+strings.Join(walpost.Migrations, ", "))
-	inbox := cmd.Flags().Bool("inbox", false, "with --migration: print the tables of a consumer, without a configuration")
+	role := cmd.Flags().String("role", "", "walpost's role, by `name` (default the DSN's)")
+	slot := cmd.Flags().Bool("make-slot", false, "also create the slot, which retains WAL from then on")
+	partitioned := cmd.Flags().Bool("partitioned", false, "create a missing table with a partition per day of source.time_column")
+	form := cmd.Flags().String("migration", "", "only print the SQL of the tables, in this `form`: "+strings.Join(walpost.Migrations, ", "))
+	inbox := cmd.Flags().Bool("inbox", false, "with --migration: the tables of a consumer; needs no configuration")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *form != "" && *apply {
 			return usageError{errors.New("--migration only prints: leave out --apply")}

@@ -45,7 +45,7 @@ skip exits with 2 if the token is not the token of a halt of this relay.`,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate,
 		"dsn", "table", "brokers", "slot", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format")
-	cmd.Flags().BoolVar(&opts.Discard, "discard", false, "give up the event: do not write it to any topic")
+	cmd.Flags().BoolVar(&opts.Discard, "discard", false, "give up the event, without a dead letter")
 	cmd.Flags().StringVar(&opts.Why, "reason", "", "why nobody needs the event")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {

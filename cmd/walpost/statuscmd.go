@@ -18,7 +18,7 @@ import (
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "shows whether events are delivered, and the lag, the state and the blocker of the slot",
+		Short: "shows whether events are delivered, and the slot's lag, state and blocker",
 		Long: `status reads the state of the slot from the database, and asks the running relay at http.listen
 whether it delivers events. If the relay runs on another machine, pass its address with --http. With
 http.listen: off, status shows only the slot. With source.kind: poll, status reads the undelivered
@@ -36,7 +36,7 @@ change the exit code. status exits with
 	}
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "http")
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	watch := cmd.Flags().Duration("watch", 0, "read the state twice, with this `duration` between the readings, to show a forecast")
+	watch := cmd.Flags().Duration("watch", 0, "add a forecast from two readings, this `duration` apart")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *watch < 0 || *watch > time.Hour {
 			return usageError{fmt.Errorf("--watch: must be from 0s to 1h (got %s)", *watch)}

@@ -17,7 +17,7 @@ import (
 func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "compares the table with the topics: is every event there once, unchanged and in order?",
+		Short: "checks that every event is in Kafka once, unchanged and in order",
 		Long: `verify reads the rows of the table in one snapshot, waits until the relay has delivered all rows of
 the snapshot, and reads the topics of the rows. It reports rows whose record is missing or differs
 from the record that run would write now, duplicates, and records that come after a newer record of
@@ -39,12 +39,12 @@ the relay explains. They change the exit code only with --strict.`,
 	load := configFlags(cmd, (*walpost.Config).Validate,
 		"dsn", "table", "brokers", "slot", "publication", "name", "topic-regex", "topic-replacement", "checkpoint-store", "checkpoint-topic", "checkpoint-path")
 	flags := cmd.Flags()
-	rows := rowFlags(cmd, "compare only")
-	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "the longest `duration` for which verify waits for a relay that makes no progress")
-	tempDir := flags.String("temp-dir", "", "the `folder` of the temporary files (default: the system's)")
-	limit := flags.Int("limit", 20, "print at most this `number` of findings of each kind; all are counted")
+	rows := rowFlags(cmd, "compare")
+	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "wait this `duration` for a relay without progress")
+	tempDir := flags.String("temp-dir", "", "the `folder` of temporary files")
+	limit := flags.Int("limit", 20, "print this `number` of findings of each kind")
 	strict := flags.Bool("strict", false, "exit with 1 if there are duplicates of any kind")
-	asJSON := flags.Bool("json", false, "print one JSON object")
+	asJSON := flags.Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.VerifyOptions{Wait: *wait, TempDir: *tempDir, Limit: *limit}
 		if err := rows(&opts.Since, &opts.Until, &opts.FirstID, &opts.LastID); err != nil {
@@ -93,10 +93,10 @@ the relay explains. They change the exit code only with --strict.`,
 // does with the rows.
 func rowFlags(cmd *cobra.Command, what string) func(from, to *time.Time, firstID, lastID **string) error {
 	flags := cmd.Flags()
-	since := flags.String("since", "", what+" rows that were written from this `time` on, such as 2026-11-20T08:00:00Z")
-	until := flags.String("until", "", what+" rows that were written before this `time`")
-	first := flags.String("first-id", "", what+" rows from this event `id` on, in the order of the event id column")
-	last := flags.String("last-id", "", what+" rows up to this event `id`")
+	since := flags.String("since", "", what+" rows since this `time`, such as 2026-11-20T08:00:00Z")
+	until := flags.String("until", "", what+" rows before this `time`")
+	first := flags.String("first-id", "", what+" from this event `id`")
+	last := flags.String("last-id", "", what+" up to this event `id`")
 	return func(from, to *time.Time, firstID, lastID **string) (err error) {
 		if flags.Changed("first-id") {
 			*firstID = first

@@ -8,7 +8,7 @@
 // of both services must balance.
 //
 // Each service writes its events with package outbox in the transaction of its business, relays them
-// with walpost, and consumes the events of the other service with package inbox. docs/shop.md explains it.
+// with walpost, and consumes the events of the other service with package inbox. examples/README.md explains it.
 package main
 
 import (

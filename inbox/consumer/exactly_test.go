@@ -169,7 +169,7 @@ func fill(t *testing.T, w *world, r *rand.Rand, deliveries, events, keys int) in
 	return total
 }
 
-// The steps of docs/inbox.md, "The database lost commits". The database is that of some time ago, but
+// The steps of docs/consume-events.md, "The database lost commits". The database is that of some time ago, but
 // the offsets are not.
 func TestLostCommitsComeBackWithTheOffsetsOfAnEarlierTime(t *testing.T) {
 	const messages, kept = 20, 12

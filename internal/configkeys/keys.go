@@ -28,13 +28,13 @@ const (
 	Sections Kind = "list of mappings"
 	Text     Kind = "text"
 	Secret   Kind = "secret"
-	Bool     Kind = "`true` or `false`"
-	Int      Kind = "whole number"
+	Bool     Kind = "boolean"
+	Int      Kind = "number"
 	Duration Kind = "duration"
-	Size     Kind = "size in bytes"
+	Size     Kind = "size"
 	List     Kind = "list"
 	Mapping  Kind = "mapping"
-	Policies Kind = "one word, or a mapping" // a mapping that can be written as one word
+	Policies Kind = "word or mapping" // a mapping that can be written as one word
 )
 
 // A Key is one key of walpost.yaml, or one section. records.headers[].insert is a key of an item.

@@ -1,8 +1,10 @@
 package configkeys
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,87 +14,112 @@ import (
 // Reference is every key as Markdown: a heading for each section, and a list of its keys.
 func (k *Key) Reference() string {
 	var b strings.Builder
-	b.WriteString("## Without a section\n\n")
+	top := &Key{}
 	for _, below := range k.Keys {
 		if below.Kind != Section {
-			below.item(&b)
+			top.Keys = append(top.Keys, below)
 		}
 	}
+	b.WriteString("## Without a section\n\n" + top.items())
 	for _, below := range k.Keys {
 		if below.Kind == Section {
-			fmt.Fprintf(&b, "\n## `%s`\n\n%s\n", below.Path, wrap(below.Meaning, ""))
-			b.WriteString("\n")
-			for _, key := range below.Keys {
-				key.item(&b)
-			}
+			fmt.Fprintf(&b, "\n## `%s`\n\n%s\n\n%s", below.Path, Wrap(below.Meaning, ""), below.items())
 		}
 	}
 	return b.String()
 }
 
-// item is the key and the keys below it, as items of a list.
-func (k *Key) item(b *strings.Builder) {
-	text := fmt.Sprintf("`%s` (%s): %s", k.Path, k.facts(), k.Meaning)
-	if k.Example != nil && k.Kind != Section {
-		text += " Example: `" + short(k.Example) + "`."
+// items are the keys below k, as items of a list. Keys of which the same is true, such as those of each converter, share an item. So do
+// a secret and the key for its file.
+func (k *Key) items() string {
+	var texts []string
+	paths := map[string][]string{} // by text
+	var each func(k *Key)
+	each = func(k *Key) {
+		texted := map[string]string{}
+		for _, key := range k.Keys {
+			text := cmp.Or(texted[strings.TrimSuffix(key.Name, "_file")], key.text())
+			texted[key.Name] = text
+			if paths[text] == nil {
+				texts = append(texts, text)
+			}
+			paths[text] = append(paths[text], "`"+key.Path+"`")
+			each(key)
+		}
 	}
-	b.WriteString(wrap("* "+text, "  ") + "\n")
-	for _, below := range k.Keys {
-		below.item(b)
+	each(k)
+	var b strings.Builder
+	for _, text := range texts {
+		b.WriteString(Wrap("* "+strings.Join(paths[text], ", ")+" "+text, "  ") + "\n")
 	}
+	return b.String()
 }
 
-// facts are the type, the default, the bounds, and whether a running walpost takes a new value.
+// text is the key without its name. The example is for a key whose form neither a default nor the kind shows.
+func (k *Key) text() string {
+	text := fmt.Sprintf("(%s): %s", k.facts(), k.Meaning)
+	plain := k.Kind == Section || plainExample.MatchString(fmt.Sprint(k.Example)) || strings.HasSuffix(k.Path, "_file")
+	if k.Example != nil && !plain && (k.unset() || k.Value.IsZero()) {
+		text += " Example: `" + short(k.Example) + "`."
+	}
+	return text
+}
+
+// plainExample matches a word that says nothing about the form.
+var plainExample = regexp.MustCompile(`^[a-z_]+$`)
+
+// unset reports whether the key has no default.
+func (k *Key) unset() bool {
+	return strings.Contains(k.Path, "[]") || k.Value.IsZero() && slices.Contains([]Kind{Text, Secret, List, Mapping}, k.Kind)
+}
+
+// facts are what the value can be, the default, and whether a running walpost takes a new value. A default shows its kind.
 func (k *Key) facts() string {
-	facts := k.kind()
+	var facts []string
+	switch set := k.Kind != Section && !k.unset() && !k.Off(); {
+	case !set || k.words() != "":
+		facts = append(facts, k.kind())
+	case k.Has("min"):
+		facts = append(facts, strings.TrimPrefix(k.kind(), string(k.Kind)+" "))
+	}
 	switch {
 	case k.Off():
-		facts += ", off by default"
-	case k.Kind == Section || strings.Contains(k.Path, "[]"): // of an item
-	case k.Value.IsZero() && slices.Contains([]Kind{Text, Secret, List, Mapping}, k.Kind):
-		facts += ", no default"
-	default:
-		facts += ", default `" + short(conf.Plain(k.Value)) + "`"
+		facts = append(facts, "off by default")
+	case k.Kind != Section && !k.unset():
+		facts = append(facts, "default `"+short(conf.Plain(k.Value))+"`")
 	}
-	facts += k.bound()
 	if k.Has("reload") {
-		facts += ", reloaded by SIGHUP"
+		facts = append(facts, "reloaded")
 	}
-	return facts
+	return strings.Join(facts, ", ")
 }
 
 // kind says what the value can be.
 func (k *Key) kind() string {
-	words := slices.DeleteFunc(k.Words(), func(w string) bool { return w == "" })
-	for i := range words {
-		words[i] = "`" + words[i] + "`"
-	}
+	words, kind := k.words(), string(k.Kind)
 	switch {
 	case k.Kind == Text && k.Closed():
-		return either(words)
+		return words
 	case k.Kind == List && k.Closed(), k.Kind == Policies:
-		return string(k.Kind) + " of " + strings.Join(words, ", ")
-	}
-	return either(append([]string{string(k.Kind)}, words...))
-}
-
-// bound says from where to where the value may be.
-func (k *Key) bound() string {
-	switch {
+		return kind + " of " + words
 	case k.Has("max"):
-		return fmt.Sprintf(", from `%s` to `%s`", k.Min(), k.Max())
-	case k.Has("min"):
-		return fmt.Sprintf(", at least `%s`", k.Min())
+		kind += fmt.Sprintf(" `%s`–`%s`", k.Min(), k.Max())
+	case k.Has("min") && k.Min() != "0s":
+		kind += fmt.Sprintf(" ≥ `%s`", k.Min())
 	}
-	return ""
+	if words != "" {
+		kind += " or " + words
+	}
+	return kind
 }
 
-func either(words []string) string {
-	last := len(words) - 1
-	if last == 0 {
-		return words[0]
+// words are the words that the value can be.
+func (k *Key) words() string {
+	words := strings.Join(slices.DeleteFunc(k.Words(), func(w string) bool { return w == "" }), "|")
+	if words == "" {
+		return ""
 	}
-	return strings.Join(words[:last], ", ") + " or " + words[last]
+	return "`" + words + "`"
 }
 
 // short is a value on one line, as YAML in flow style.
@@ -107,8 +134,8 @@ func short(v any) string {
 	return strings.NewReplacer(`":`, ": ", `"`, "", ",", ", ").Replace(string(text))
 }
 
-// wrap breaks a text into lines of at most 100 characters. All lines but the first begin with indent.
-func wrap(text, indent string) string {
+// Wrap breaks a text into lines of at most 100 characters. All lines but the first begin with indent.
+func Wrap(text, indent string) string {
 	var b strings.Builder
 	column := 0
 	for i, word := range strings.Fields(text) {

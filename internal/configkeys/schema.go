@@ -110,7 +110,7 @@ func (k *Key) number(form string) object {
 	for _, w := range k.Words() {
 		form += "|" + regexp.QuoteMeta(w)
 	}
-	s := object{"type": []string{"integer", "string"}, "pattern": "^(?:" + form + ")$|" + variable, "patternErrorMessage": "must be a " + k.kind() + k.bound()}
+	s := object{"type": []string{"integer", "string"}, "pattern": "^(?:" + form + ")$|" + variable, "patternErrorMessage": "must be a " + k.kind()}
 	for bound, text := range map[string]string{"minimum": k.Min(), "maximum": k.Max()} {
 		if n, err := strconv.Atoi(text); err == nil {
 			s[bound] = n

@@ -15,12 +15,20 @@ import (
 
 // A Page is one file of Markdown.
 type Page struct {
-	Name    string // from the root of the repository: docs/outbox.md
+	Name    string // from the root of the repository: docs/write-events.md
 	Blocks  []Block
 	Spans   []string        // the code within the prose, such as walpost run
 	Links   []string        // the targets, without those in code
 	Anchors map[string]bool // of the headings, as GitHub writes them
 	Wrong   []string        // code that has no language, and what the generator of the site reads otherwise than GitHub
+}
+
+// Within returns the text of a page with another text between its marks, and false if it has none.
+func Within(page, text string) (string, bool) {
+	const begin, end = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
+	head, rest, ok := strings.Cut(page, begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	return head + begin + "\n" + text + "\n" + end + tail, ok && ok2
 }
 
 // A Block is a piece of code between fences.

@@ -11,7 +11,7 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// docs/memory.md gives a bound for a row that is bigger than the window. It holds for a row that is delivered, in compressed and in plain
+// docs/operations.md gives a bound for a row that is bigger than the window. It holds for a row that is delivered, in compressed and in plain
 // batches, and for one that no request to Kafka can hold.
 func TestTheMemoryOfABigRowIsBounded(t *testing.T) {
 	t.Parallel()

@@ -12,11 +12,11 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// The commands that docs/bad-events.md shows print what the page shows, in the order of the page. The cleanup keeps the row of a dead
+// The commands that docs/repair.md shows print what the page shows, in the order of the page. The cleanup keeps the row of a dead
 // letter until the event is retried or dropped.
 func TestTheExamplesOfDeadLetters(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/bad-events.md")
+	page, err := os.ReadFile("../../docs/repair.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func TestMessagesWithoutATable(t *testing.T) {
 	s := messages(t, pg, kafka, "")
 	s.extra = fmt.Sprintf("delivery: {dead_letter_topic: %sdead}\nhalt_linger: forever\n", s.prefix)
 	pg.Exec(t, s.dsn, "DROP TABLE outbox")
-	ran := map[string]bool{"run": true} // the commands; docs/messages.md says of each what it does
+	ran := map[string]bool{"run": true} // the commands; docs/write-events.md says of each what it does
 	says := func(code int, want string, args ...string) string {
 		t.Helper()
 		ran[args[0]] = true
@@ -152,18 +152,18 @@ func TestMessagesWithoutATable(t *testing.T) {
 	says(2, "source.snapshot: must be never without source.table", "run")
 	s.yaml = yaml + "cleanup: {mode: delete}\n"
 	says(2, "cleanup.mode: must be none without source.table", "run")
-	page, err := os.ReadFile("../../docs/messages.md")
+	page, err := os.ReadFile("../../docs/write-events.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(page), "| command | without a table |")
+	_, table, _ := strings.Cut(string(page), "| command | without `source.table` |")
 	table, _, _ = strings.Cut(table, "\n\n")
 	documented := map[string]bool{}
 	for _, command := range regexp.MustCompile("`walpost (\\w+)`").FindAllStringSubmatch(table, -1) {
 		documented[command[1]] = true
 	}
 	if !maps.Equal(ran, documented) {
-		t.Errorf("commands %v ran, and docs/messages.md has %v", ran, documented)
+		t.Errorf("commands %v ran, and docs/write-events.md has %v", ran, documented)
 	}
 	if n := w.ledger.Seen("2", "4", "6"); n != 3 {
 		t.Errorf("%d of the three good messages arrived", n)

@@ -22,10 +22,9 @@ import (
 type Config struct {
 	// The brokers to ask first, as `host:port`.
 	Brokers []string `yaml:"brokers" example:"[kafka-1:9092, kafka-2:9092]"`
-	// TLS is off without this section. `tls: {}` trusts the authorities of the system. walpost reads
-	// the files again for every connection.
+	// Turns TLS on. `tls: {}` trusts the system's authorities.
 	TLS *TLS `yaml:"tls"`
-	// The login. walpost reads the files again for every login.
+	// The login.
 	SASL SASL `yaml:"sasl"`
 
 	// Dial replaces the dialer, for tests and tunnels. TLS is then Dial's task.
@@ -37,49 +36,48 @@ type Config struct {
 // TLS names PEM files, all of them optional. They are read again for every connection, so a renewed certificate needs no
 // restart.
 type TLS struct {
-	// A PEM file with the authorities to trust, instead of those of the system.
+	// A PEM file with the authorities to trust instead.
 	CAFile string `yaml:"ca_file" example:"/etc/walpost/ca.pem"`
-	// A PEM file with the certificate of walpost.
+	// A PEM file with walpost's certificate.
 	CertFile string `yaml:"cert_file" example:"/etc/walpost/client.pem"`
-	// A PEM file with the key of the certificate.
+	// A PEM file with the certificate's key.
 	KeyFile string `yaml:"key_file" example:"/etc/walpost/client.key"`
-	// The name in the certificate of the brokers, if it is not the host of the broker.
+	// The name in the brokers' certificate, if it isn't the broker's host.
 	ServerName string `yaml:"server_name" example:"kafka.internal"`
 }
 
 // SASL is used when Mechanism is set. The files are read again for every authentication.
 type SASL struct {
-	// How to log in. Without it, walpost does not log in.
+	// Without it, walpost does not log in.
 	Mechanism string `yaml:"mechanism" words:"|PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER|AWS_MSK_IAM"`
 
-	// The user, for PLAIN and SCRAM.
+	// For PLAIN and SCRAM.
 	Username string `yaml:"username" example:"walpost"`
-	// The password, for PLAIN and SCRAM.
+	// For PLAIN and SCRAM.
 	Password conf.Secret `yaml:"password" example:"secret"`
 	// A file with the password.
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/kafka"`
 
-	// The token, for OAUTHBEARER.
+	// For OAUTHBEARER.
 	Token conf.Secret `yaml:"token" example:"secret"`
 	// A file with the token.
 	TokenFile string `yaml:"token_file" example:"/run/secrets/token"`
-	// The SASL extensions, for OAUTHBEARER.
+	// SASL extensions, for OAUTHBEARER.
 	Extensions map[string]string `yaml:"extensions" example:"{logicalCluster: lkc-1}"`
 
-	// The access key, for AWS_MSK_IAM. Without it, `AWS_ACCESS_KEY_ID` has it.
+	// For AWS_MSK_IAM. By default `AWS_ACCESS_KEY_ID`.
 	AccessKey string `yaml:"access_key" example:"AKIA"`
 	// A file with the access key.
 	AccessKeyFile string `yaml:"access_key_file" example:"/run/secrets/aws-key"`
-	// The secret key, for AWS_MSK_IAM. Without it, `AWS_SECRET_ACCESS_KEY` has it.
+	// For AWS_MSK_IAM. By default `AWS_SECRET_ACCESS_KEY`.
 	SecretKey conf.Secret `yaml:"secret_key" example:"secret"`
 	// A file with the secret key.
 	SecretKeyFile string `yaml:"secret_key_file" example:"/run/secrets/aws"`
-	// The session token, for AWS_MSK_IAM. Without it, `AWS_SESSION_TOKEN` has it.
+	// For AWS_MSK_IAM. By default `AWS_SESSION_TOKEN`.
 	SessionToken conf.Secret `yaml:"session_token" example:"secret"`
 	// A file with the session token.
 	SessionTokenFile string `yaml:"session_token_file" example:"/run/secrets/aws-session"`
-	// The region, for AWS_MSK_IAM. Without it, the region is in the name of the broker or in
-	// `AWS_REGION`.
+	// For AWS_MSK_IAM. By default from the broker's name or `AWS_REGION`.
 	Region string `yaml:"region" example:"eu-central-1"`
 }
 

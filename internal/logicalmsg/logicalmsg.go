@@ -21,18 +21,15 @@ const (
 
 // A Config says which messages of pg_logical_emit_message(true, …) are events.
 type Config struct {
-	// Logical messages with this prefix are events, beside the rows of the tables or without any
-	// table. See [messages.md](messages.md).
+	// Messages with this prefix are events, beside rows or without any table.
 	Prefix string `yaml:"prefix" example:"outbox"`
-	// With `row`, walpost routes each message as a row. With `debezium`, each message gives the record
-	// that Debezium writes for it. It needs `records.topic.prefix`. See [messages.md](messages.md).
+	// `row` routes a message like a row. `debezium` writes the record that Debezium writes for it, and
+	// needs `records.topic.prefix`.
 	Format string `yaml:"format" words:"row|debezium"`
-	// With `source.messages.format: debezium`, the prefixes of the messages that are events, as Java
-	// regular expressions for whole prefixes, without regard to case. Without this key, all messages
-	// are events.
+	// With `format: debezium`: prefixes that are events, as Java regular expressions for whole
+	// prefixes, in any case. By default all.
 	Include []string `yaml:"include" example:"[\"audit.*\"]"`
-	// With `source.messages.format: debezium`, the prefixes of the messages that are not events, as in
-	// `source.messages.include`.
+	// With `format: debezium`: prefixes that are no events.
 	Exclude []string `yaml:"exclude" example:"[heartbeat]"`
 }
 

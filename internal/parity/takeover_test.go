@@ -16,7 +16,7 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// What docs/debezium.md says of the way from Debezium to walpost and back, step by step, with a real Debezium.
+// What docs/migrate.md says of the way from Debezium to walpost and back, step by step, with a real Debezium.
 func TestTakeoverOfDebeziumsSlot(t *testing.T) {
 	s := &stage{kafka: testenv.Kafka(t), walpost: filepath.Join(t.TempDir(), "walpost")}
 	s.worker = Connect(t, s.kafka, map[string]string{"offset.flush.interval.ms": "4000"})

@@ -10,9 +10,9 @@ import (
 type StoreConfig struct {
 	// A compacted topic, or a file if walpost always runs on one host.
 	Store string `yaml:"store" words:"kafka|file"`
-	// The topic, with `store: kafka`.
+	// With `store: kafka`.
 	Topic string `yaml:"topic" example:"shop.checkpoints"`
-	// The file, with `store: file`.
+	// With `store: file`.
 	Path string `yaml:"path" example:"/var/lib/walpost/checkpoint"`
 }
 

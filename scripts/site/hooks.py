@@ -4,23 +4,24 @@ import glob
 import os.path
 import re
 
+import yaml
+
 LINK = re.compile(r"\]\((\.\./[^)#\s]*)(#[^)\s]*)?\)")
 
 
 def on_config(config, **_):
-    """Every runbook is in the navigation."""
+    """The navigation is docs/nav.yaml, and every runbook is in it."""
     docs = config.docs_dir
-    for path in sorted(glob.glob(os.path.join(docs, "runbooks", "[!R]*.md"))):
-        runbooks(config.nav).append(os.path.relpath(path, docs))
-
-
-def runbooks(nav):
-    for section in nav:
-        for title, pages in section.items() if isinstance(section, dict) else ():
-            found = pages if title == "Runbooks" else isinstance(pages, list) and runbooks(pages)
-            if found:
-                return found
-    return None
+    with open(os.path.join(docs, "nav.yaml"), encoding="utf-8") as file:
+        sections = yaml.safe_load(file)
+    config.nav = [{"Home": "README.md"}]
+    for section in sections:
+        for title, pages in section.items():
+            names = [name for page in pages for name in page]
+            if title == "Runbooks":
+                found = sorted(glob.glob(os.path.join(docs, "runbooks", "[!R]*.md")))
+                names += [os.path.relpath(path, docs) for path in found]
+            config.nav.append({title: names})
 
 
 def on_page_markdown(markdown, page, config, **_):

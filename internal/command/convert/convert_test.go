@@ -101,9 +101,9 @@ func TestEveryRuleIsComplete(t *testing.T) {
 	}
 }
 
-// docs/debezium.md says what becomes of each.
+// docs/debezium-options.md says what becomes of each.
 func TestEveryOptionOfDebeziumIsInTheDocs(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/debezium.md")
+	text, err := os.ReadFile("../../../docs/debezium-options.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestEveryOptionOfDebeziumIsInTheDocs(t *testing.T) {
 			known = known || strings.HasPrefix(name, family) && strings.Contains(string(text), "`"+family+"*`")
 		}
 		if !known {
-			t.Errorf("%s is not in docs/debezium.md", option)
+			t.Errorf("%s is not in docs/debezium-options.md", option)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	breakerIs = desc("walpost_breaker_state", "1 for the state of the circuit breaker, 0 for the others: armed, tripped (the slot is beyond monitor.retained_critical or monitor.breaker_forecast) or dropped (the breaker has dropped the slot); absent without monitor.breaker.",
+	breakerIs = desc("walpost_breaker_state", "1 for the breaker's state, 0 for the others: armed, tripped (past monitor.retained_critical or monitor.breaker_forecast) or dropped (the slot is dropped).",
 		"slot", "database", "state")
 
 	breakerStates = []slot.BreakerState{slot.BreakerArmed, slot.BreakerTripped, slot.BreakerDropped}

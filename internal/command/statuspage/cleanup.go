@@ -7,9 +7,9 @@ import (
 )
 
 var (
-	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows of the outbox that were deleted or moved to the archive.")
-	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions of the outbox that were created ahead or dropped.", "done")
-	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When a pass of the cleanup last succeeded; 0 before that.")
+	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows that were deleted or archived.")
+	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions that were created ahead or dropped.", "done")
+	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When the cleanup last succeeded; 0 before.")
 )
 
 // collectCleanup sends the cleanup's metrics; there are none where no rows are removed.

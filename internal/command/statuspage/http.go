@@ -38,13 +38,11 @@ type Relay interface {
 
 // Config is where a Server listens.
 type Config struct {
-	// The address of the HTTP server. It serves `/metrics`, `/livez`, `/readyz` with the reason,
-	// `/api/status`, `/api/history`, and the status page at `/`. With `off` or an empty text, there is
-	// no server.
+	// Serves `/metrics`, `/livez`, `/readyz`, `/api/status`, `/api/history` and the status page `/`.
+	// `off`: no server.
 	Listen string `yaml:"listen" example:"0.0.0.0:9640"`
-	// The names under which browsers may request `/` and `/api/…`, in addition to IP addresses and
-	// `localhost`. Any other `Host` gets status 421, so that no web site can read these pages by DNS
-	// rebinding. `/livez`, `/readyz` and `/metrics` answer any `Host`.
+	// More names under which browsers may request `/` and `/api/…`, besides IP addresses and
+	// `localhost`. Any other gets status 421, against DNS rebinding.
 	Hosts []string `yaml:"hosts" example:"[walpost.internal]"`
 }
 
@@ -85,7 +83,7 @@ type Server struct {
 func New(cfg Config, b Build) *Server {
 	s := &Server{cfg: cfg, version: b.Version, metrics: newRegistry(b)}
 	s.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "walpost_config_last_reload_successful", Help: "Whether the newest reload of the configuration was accepted; 1 before the first one.",
+		Name: "walpost_config_last_reload_successful", Help: "Whether the newest reload of the configuration was accepted.",
 	}, func() float64 { return flag(s.reloadError() == "") }))
 	return s
 }

@@ -170,7 +170,7 @@ func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 
 func TestMetricsSayWhatTheStatusSays(t *testing.T) {
 	want := `
-# HELP walpost_commit_to_ack_seconds Time from the commit in the database to the brokers' acknowledgement.
+# HELP walpost_commit_to_ack_seconds Latency from commit to acknowledgement, in 29 buckets from 0.5 ms to 4 h.
 # TYPE walpost_commit_to_ack_seconds histogram
 walpost_commit_to_ack_seconds_bucket{le="0.0005"} 4
 walpost_commit_to_ack_seconds_bucket{le="0.001"} 4
@@ -204,37 +204,37 @@ walpost_commit_to_ack_seconds_bucket{le="14400"} 7
 walpost_commit_to_ack_seconds_bucket{le="+Inf"} 7
 walpost_commit_to_ack_seconds_sum 0.02
 walpost_commit_to_ack_seconds_count 7
-# HELP walpost_events_skipped_total Events that were skipped because walpost skip asked for it.
+# HELP walpost_events_skipped_total Events skipped by walpost skip.
 # TYPE walpost_events_skipped_total counter
 walpost_events_skipped_total 3
 # HELP walpost_events_total Events acknowledged by the brokers.
 # TYPE walpost_events_total counter
 walpost_events_total{topic="orders"} 7
-# HELP walpost_oldest_unacked_seconds Age of the oldest transaction that is not completely acknowledged, 0 if there is none.
+# HELP walpost_oldest_unacked_seconds Age of the oldest transaction that is not wholly acknowledged, 0 if none.
 # TYPE walpost_oldest_unacked_seconds gauge
 walpost_oldest_unacked_seconds 2
-# HELP walpost_sessions_total Sessions with the database by how they ended.
+# HELP walpost_sessions_total Sessions with the database, by how they ended.
 # TYPE walpost_sessions_total counter
 walpost_sessions_total{ended="halted"} 0
 walpost_sessions_total{ended="lost"} 2
 walpost_sessions_total{ended="refused"} 0
 walpost_sessions_total{ended="stopped"} 0
-# HELP walpost_slot_exhaustion_seconds Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.
+# HELP walpost_slot_exhaustion_seconds Forecast: seconds until max_slot_wal_keep_size or monitor.wal_disk_size is used up at the present rate; +Inf if never, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.
 # TYPE walpost_slot_exhaustion_seconds gauge
 walpost_slot_exhaustion_seconds{database="shop",slot="walpost"} 3600
-# HELP walpost_slot_restart_blocker_age_seconds Age of what holds confirmed WAL back (an open or prepared transaction, another slot), 0 if nothing does.
+# HELP walpost_slot_restart_blocker_age_seconds Age of what retains confirmed WAL, 0 if nothing does.
 # TYPE walpost_slot_restart_blocker_age_seconds gauge
 walpost_slot_restart_blocker_age_seconds{database="shop",slot="walpost"} 60
-# HELP walpost_slot_wal_status 1 for the slot's wal_status, 0 for the others; absent if there is no slot.
+# HELP walpost_slot_wal_status 1 for the slot's wal_status, 0 for the others.
 # TYPE walpost_slot_wal_status gauge
 walpost_slot_wal_status{database="shop",slot="walpost",status="extended"} 1
 walpost_slot_wal_status{database="shop",slot="walpost",status="lost"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="reserved"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="unreserved"} 0
-# HELP walpost_topics_abandoned_total Times that a partition gave up its producer id although an earlier answer was lost; events may be delivered twice each time.
+# HELP walpost_topics_abandoned_total Times that a partition gave up its producer id after an answer was lost. Each time, events may be delivered twice.
 # TYPE walpost_topics_abandoned_total counter
 walpost_topics_abandoned_total 2
-# HELP walpost_window_full_seconds_total Time in which nothing was read because the window was full.
+# HELP walpost_window_full_seconds_total How long the window was full, so that nothing was read.
 # TYPE walpost_window_full_seconds_total counter
 walpost_window_full_seconds_total 1.5
 `
@@ -267,16 +267,16 @@ func TestSlotMetricsTellTheWorst(t *testing.T) {
 # HELP walpost_clock_skew_seconds The database's clock minus this machine's clock.
 # TYPE walpost_clock_skew_seconds gauge
 walpost_clock_skew_seconds -1.5
-# HELP walpost_slot_exists Whether the slot exists; 1 even if the slot is lost.
+# HELP walpost_slot_exists Whether the slot exists, also if it is lost.
 # TYPE walpost_slot_exists gauge
 walpost_slot_exists{database="shop",slot="walpost"} 1
-# HELP walpost_slot_inactive_seconds For how long no process has read the slot, 0 while one reads it; before Postgres 17, at most since this process started.
+# HELP walpost_slot_inactive_seconds For how long no process has read the slot; before Postgres 17, at most since walpost started.
 # TYPE walpost_slot_inactive_seconds gauge
 walpost_slot_inactive_seconds{database="shop",slot="walpost"} 90
-# HELP walpost_slot_invalidated 1 with the reason why the server has invalidated the slot; absent for a usable slot.
+# HELP walpost_slot_invalidated 1 with the reason for an invalidated slot; absent for a usable one.
 # TYPE walpost_slot_invalidated gauge
 walpost_slot_invalidated{database="shop",reason="wal_removed",slot="walpost"} 1
-# HELP walpost_slot_restart_blocker_info 1 if something holds confirmed WAL back: kind is transaction, prepared or slot; absent if nothing does.
+# HELP walpost_slot_restart_blocker_info 1 for what retains confirmed WAL. kind is transaction, prepared or slot.
 # TYPE walpost_slot_restart_blocker_info gauge
 walpost_slot_restart_blocker_info{blocker_database="crm",database="shop",kind="prepared",pid="",slot="walpost",state="prepared"} 1
 `
@@ -300,8 +300,8 @@ func TestBreakerMetricHasOneState(t *testing.T) {
 	relay.status.Slot.Known = false
 	for _, state := range breakerStates {
 		relay.status.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: state}
-		want := "# HELP walpost_breaker_state 1 for the state of the circuit breaker, 0 for the others: armed, tripped (the slot is beyond monitor.retained_critical or monitor.breaker_forecast) " +
-			"or dropped (the breaker has dropped the slot); absent without monitor.breaker.\n# TYPE walpost_breaker_state gauge\n"
+		want := "# HELP walpost_breaker_state 1 for the breaker's state, 0 for the others: armed, tripped (past monitor.retained_critical or monitor.breaker_forecast) " +
+			"or dropped (the slot is dropped).\n# TYPE walpost_breaker_state gauge\n"
 		for _, one := range []string{"armed", "dropped", "tripped"} {
 			want += fmt.Sprintf("walpost_breaker_state{database=\"shop\",slot=\"walpost\",state=%q} %v\n", one, flag(one == string(state)))
 		}
@@ -329,7 +329,7 @@ func TestStateMetricHasOneState(t *testing.T) {
 	r := busy()
 	for _, state := range relay.States {
 		r.status.State = state
-		want := "# HELP walpost_state 1 for the state of the relay, as /readyz and /api/status report it, 0 for the others.\n# TYPE walpost_state gauge\n"
+		want := "# HELP walpost_state 1 for the relay's state, as on /readyz, 0 for the others.\n# TYPE walpost_state gauge\n"
 		for _, one := range relay.States {
 			want += fmt.Sprintf("walpost_state{state=%q} %v\n", one, flag(one == state))
 		}

@@ -103,12 +103,12 @@ func PollOf(s *poll.Status, now time.Time) *Poll {
 var (
 	ofTable = []string{"table"}
 
-	pollPending = desc("walpost_poll_pending_rows", "Rows that are not delivered. At most 10000 are counted.", ofTable...)
-	pollOldest  = desc("walpost_poll_oldest_pending_seconds", "Age of the oldest row that is not delivered, 0 if there is none; absent if no column holds the time at which a row was written.", ofTable...)
-	pollBlocker = desc("walpost_poll_blocker_age_seconds", "Age of the transaction that delays rows which could be delivered otherwise, 0 if none does; absent if the role may not see the age.", ofTable...)
-	pollClaimed = desc("walpost_poll_claimed_rows", "Rows that workers have claimed, of the oldest 10000 that are not delivered. Only with the strategies claim and delete.", ofTable...)
-	pollWaiting = desc("walpost_poll_waiting_rows", "Refused rows that wait for their next attempt, of the oldest 10000 that are not delivered. Only with the strategies claim and delete.", ofTable...)
-	pollWorkers = desc("walpost_poll_workers", "Workers that share the table. Only with the strategies claim and delete.", ofTable...)
+	pollPending = desc("walpost_poll_pending_rows", "Undelivered rows, of which at most 10000 are counted.", ofTable...)
+	pollOldest  = desc("walpost_poll_oldest_pending_seconds", "Age of the oldest undelivered row, 0 if none; absent if no column has a row's time (source.time_column).", ofTable...)
+	pollBlocker = desc("walpost_poll_blocker_age_seconds", "Age of the transaction that delays rows, 0 if none does; absent if the role lacks pg_monitor.", ofTable...)
+	pollClaimed = desc("walpost_poll_claimed_rows", "Claimed rows of the oldest 10000. Only with claim and delete.", ofTable...)
+	pollWaiting = desc("walpost_poll_waiting_rows", "Refused rows that wait for their next attempt. Only with claim and delete.", ofTable...)
+	pollWorkers = desc("walpost_poll_workers", "Workers that share the table. Only with claim and delete.", ofTable...)
 	pollLooks   = desc("walpost_poll_looks_total", "Polls of the table.", ofTable...)
 )
 

@@ -302,7 +302,7 @@ const notReady = "runbooks/WalpostRelayNotReady.md"
 // runbooks are the pages for the states in which a person may have to act.
 var runbooks = map[relay.State]string{
 	relay.Halted: "runbooks/WalpostRelayHalted.md", relay.Stopped: notReady, relay.Hung: notReady, relay.Stalled: notReady, relay.NoCheckpoint: notReady,
-	relay.Connecting: notReady, relay.SlotAtRisk: "runbooks/WalpostSlotRetainedHigh.md", relay.Standby: notReady, relay.CopyingRows: "snapshot.md",
+	relay.Connecting: notReady, relay.SlotAtRisk: "runbooks/WalpostSlotRetainedHigh.md", relay.Standby: notReady, relay.CopyingRows: "backfill.md",
 }
 
 func runbook(s *walpost.Status) string {
