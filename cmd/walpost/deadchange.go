@@ -53,8 +53,8 @@ while the relay runs.`,
 	flags.BoolVar(&all, "all", false, "retry every open event")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "only print what would be done")
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "deliver dead letters to this `topic`")
-	flags.DurationVar(&opts.Look, "look", 30*time.Second, "search this `duration` for newer records of the keys; 0s: don't")
-	flags.BoolVar(&wait, "wait", false, "wait until parked events are delivered, or one is refused again")
+	flags.DurationVar(&opts.Look, "look", 30*time.Second, "search this `duration` for newer records; 0s: don't")
+	flags.BoolVar(&wait, "wait", false, "wait until parked events are delivered or refused")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch ways := len(args) > 0 || filter.given(cmd); {
@@ -137,7 +137,7 @@ the next bad one.`,
 	load := deadConfig(cmd)
 	filter.flags(cmd)
 	cmd.Flags().StringVar(&why, "reason", "", "why nobody needs the events")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "wait this `duration` for the relay to drop parked events; 0s: only ask")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "wait this `duration` for the relay; 0s: only ask")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
