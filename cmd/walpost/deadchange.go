@@ -39,7 +39,7 @@ of them is delivered, or can't be because one is refused again.
 
 retry delivers the events of the relay of the configuration. With --relay, it uses this
 configuration to deliver the events of another relay, for example after name was changed in
-walpost.yaml.
+walpost.yaml. walpost dead list --help lists the reasons.
 
 If several retries run at the same time, only the last one that was started continues. retry can run
 while the relay runs.`,
@@ -124,7 +124,8 @@ func deadDropCommand() *cobra.Command {
 		Long: `drop marks dead or parked events as given up: retry ignores them, verify counts them separately, and
 the cleanup may remove their rows. The dead letters stay in the topic. The mark contains the --reason.
 
-drop gives up events of the relay of the configuration, or of --relay.
+drop gives up events of the relay of the configuration, or of --relay. walpost dead list --help lists
+the reasons for --of-reason.
 
 Only the running relay can drop a parked event. drop asks it, waits for the result, and prints which
 events it has dropped. An event that it is just delivering is delivered instead. If no relay answers
