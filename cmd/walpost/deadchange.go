@@ -39,7 +39,7 @@ of them is delivered, or can't be because one is refused again.
 
 retry delivers the events of the relay of the configuration. With --relay, it uses this
 configuration to deliver the events of another relay, for example after name was changed in
-walpost.yaml.
+walpost.yaml. walpost dead list --help lists the reasons.
 
 If several retries run at the same time, only the last one that was started continues. retry can run
 while the relay runs.`,
@@ -53,8 +53,8 @@ while the relay runs.`,
 	flags.BoolVar(&all, "all", false, "retry every open event")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "only print what would be done")
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "deliver dead letters to this `topic`")
-	flags.DurationVar(&opts.Look, "look", 30*time.Second, "search this `duration` for newer records of the keys; 0s: don't")
-	flags.BoolVar(&wait, "wait", false, "wait until parked events are delivered, or one is refused again")
+	flags.DurationVar(&opts.Look, "look", 30*time.Second, "search this `duration` for newer records; 0s: don't")
+	flags.BoolVar(&wait, "wait", false, "wait until parked events are delivered or refused")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch ways := len(args) > 0 || filter.given(cmd); {
@@ -124,7 +124,8 @@ func deadDropCommand() *cobra.Command {
 		Long: `drop marks dead or parked events as given up: retry ignores them, verify counts them separately, and
 the cleanup may remove their rows. The dead letters stay in the topic. The mark contains the --reason.
 
-drop gives up events of the relay of the configuration, or of --relay.
+drop gives up events of the relay of the configuration, or of --relay. walpost dead list --help lists
+the reasons for --of-reason.
 
 Only the running relay can drop a parked event. drop asks it, waits for the result, and prints which
 events it has dropped. An event that it is just delivering is delivered instead. If no relay answers
@@ -137,7 +138,7 @@ the next bad one.`,
 	load := deadConfig(cmd)
 	filter.flags(cmd)
 	cmd.Flags().StringVar(&why, "reason", "", "why nobody needs the events")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "wait this `duration` for the relay to drop parked events; 0s: only ask")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "wait this `duration` for the relay; 0s: only ask")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {

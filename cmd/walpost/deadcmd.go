@@ -71,12 +71,16 @@ func deadReasons() (reasons []string) {
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags, reasons := cmd.Flags(), deadReasons()
-	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", "only this `reason`: "+strings.Join(reasons, ", "))
+	usage := "only this `reason`"
+	if cmd.Name() == "list" {
+		usage += ": " + strings.Join(reasons, ", ")
+	}
+	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", usage)
 	flags.Lookup("table").Usage = "only events of this `table`; separate several tables with commas"
 	flags.StringVar(&f.Relay, "relay", "", "the relay's `name` (default the configured one)")
 	flags.StringVar(&f.Topic, "topic", "", "only for this `topic`")
 	flags.StringVar(&f.key, "key", "", "only this `key`")
-	flags.StringVar(&f.since, "since", "", "only committed since this `time`, such as 2026-11-20T08:00:00Z")
+	flags.StringVar(&f.since, "since", "", "only committed since this `time`")
 	flags.StringVar(&f.until, "until", "", "only committed before this `time`")
 	offer(cmd, f.reasonFlag(cmd), reasons...)
 }

@@ -31,7 +31,8 @@ for standard input.
 convert reports each option on standard error as mapped, as not needed (and why), or as unsupported
 (why, and what to do). A line that is marked "differs" names a difference between walpost and Debezium
 that does not depend on the options. convert changes nothing, and connects only to the database of
---dsn. Its output contains no secret of the input.
+--dsn. Its output contains no secret of the input. With --fresh, because the connector has never run,
+walpost creates the slot and takes the snapshot.
 
 convert exits with 1 if an option is unsupported. The output then lists the option under unsupported,
 and every command refuses the output until you have decided about the option and deleted its entry.
@@ -49,12 +50,12 @@ convert exits with 2, and writes nothing, if the input cannot be read or contrad
 	}
 	cmd.ValidArgsFunction = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault) // files
 	flags := cmd.Flags()
-	format := flags.String("format", string(input.Auto), "the `kind` of the file: auto, connect, server, strimzi")
-	worker := flags.String("worker", "", "the `file` with the Kafka Connect worker's properties")
+	format := flags.String("format", string(input.Auto), "the file's `kind`: auto, connect, server, strimzi")
+	worker := flags.String("worker", "", "the worker's properties `file`")
 	offer(cmd, "format", string(input.Auto), string(input.Connect), string(input.Server), string(input.Strimzi))
 	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector's table.include.list is missing or is a regular expression (may be repeated); with --dsn, convert finds the outbox itself")
 	dsn := flags.String("dsn", "", "the database, as a libpq `URI`: convert asks it which tables the connector captures")
-	fresh := flags.Bool("fresh", false, "the connector has never run: walpost creates the slot and takes the snapshot")
+	fresh := flags.Bool("fresh", false, "the connector has never run")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch input.Format(*format) {
 		case input.Auto, input.Connect, input.Server, input.Strimzi:

@@ -52,7 +52,7 @@ refuse.`,
 	id := flags.String("id", "", "the row with this event `id`")
 	last := flags.Int("last", 0, "explain this `number` of rows, newest first")
 	row := flags.String("row", "", "a row as a `JSON` object by column; - for standard input")
-	partitions := flags.Int("partitions", 0, "assume this `number` of partitions instead of asking Kafka")
+	partitions := flags.Int("partitions", 0, "assume this `number` of partitions")
 	asJSON := flags.Bool("json", false, "print JSON, one object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.ExplainOptions{ID: *id, Last: *last, Partitions: *partitions}

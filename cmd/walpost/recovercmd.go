@@ -61,9 +61,9 @@ recover refuses to continue, unless you pass --unordered.`,
 		"dsn", "table", "brokers", "slot", "publication", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
 		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format", "shutdown-grace")
 	flags := cmd.Flags()
-	yes := flags.Bool("yes", false, "answer every question with yes")
+	yes := flags.Bool("yes", false, "ask nothing")
 	unordered := flags.Bool("unordered", false, "publish in any order if it's unknown")
-	since := flags.String("since", "", "nothing before this commit `time` is missing (default the newest confirmed event, minus --overlap)")
+	since := flags.String("since", "", "nothing before this commit `time` is missing")
 	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "begin this `duration` before the newest confirmed event")
 	closes := flags.String("close-gap", "", "only close the accepted gap with this `token`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

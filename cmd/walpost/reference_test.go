@@ -40,17 +40,30 @@ func (nav navigation) index() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// commandLine is every command as Markdown: what its help says in one line, and its flags. The flags of the configuration are
-// listed once, and so are those that most commands of a group have.
+// commandLine is every command as Markdown: what its help says in one line, and its flags. The flags of the configuration and --json
+// are listed once, and so are those that most commands of a group have.
 func commandLine(root *cobra.Command) string {
-	listed := map[string]bool{"config": true, "help": true}
-	var all []string
+	listed := map[string]bool{"config": true, "help": true, "json": true}
+	var sections, all []string
+	flags := map[string][]string{}
 	for _, s := range settings {
 		listed[s.flag] = true
-		all = append(all, fmt.Sprintf("`--%s` (`%s`)", s.flag, s.field))
+		name, _, _ := strings.Cut(s.field, ".")
+		if flags[name] == nil {
+			sections = append(sections, name)
+		}
+		flags[name] = append(flags[name], "`--"+s.flag+"`")
 	}
 	var b strings.Builder
-	b.WriteString("## Flags of the configuration\n\n" + configkeys.Wrap(strings.Join(all, ", ")+".", "") + "\n")
+	b.WriteString("## Flags of the configuration\n\n")
+	for _, name := range sections {
+		line := strings.Join(flags[name], ", ")
+		if len(flags[name]) > 1 {
+			line += " (`" + name + "`)"
+		}
+		all = append(all, line)
+	}
+	b.WriteString(configkeys.Wrap(strings.Join(all, "; ")+".", "") + "\n")
 	usages := func(cmd *cobra.Command, yes func(f *pflag.Flag) bool) string {
 		own := pflag.NewFlagSet("", pflag.ContinueOnError)
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -64,7 +77,7 @@ func commandLine(root *cobra.Command) string {
 		return fmt.Sprintf("\n```text\n%s```\n", own.FlagUsagesWrapped(100))
 	}
 	section := func(cmd *cobra.Command, flags string) {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n%s", strings.TrimSuffix(cmd.UseLine(), " [flags]"),
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n%s", strings.TrimPrefix(strings.TrimSuffix(cmd.UseLine(), " [flags]"), "walpost "),
 			configkeys.Wrap(strings.ToUpper(cmd.Short[:1])+cmd.Short[1:]+".", ""), flags)
 	}
 	for _, cmd := range root.Commands() {

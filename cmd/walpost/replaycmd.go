@@ -31,7 +31,7 @@ their key.
 replay can run while the relay runs. It changes neither the slot nor the checkpoint. replay keeps its
 progress in a file in the current folder, or in the file that --state names. If replay is interrupted,
 run the same command again, and it continues. replay writes the file every second, so it repeats at
-most the events of the last second. It removes the file at the end.
+most the events of the last second, but with --unordered every event. It removes the file at the end.
 
 If an event cannot be routed, or if Kafka refuses it, replay stops before the event, prints the id of
 the event, and exits with 3. With --skip-bad, replay reports such events, continues after them, and
@@ -49,13 +49,13 @@ exits with 1 at the end. replay writes no dead letters. See docs/backfill.md.`,
 	rows := rowFlags(cmd, "publish")
 	flags.StringArrayVar(&opts.Types, "aggregate-type", nil, "publish this `type` (router.route.by.field); repeatable")
 	flags.StringArrayVar(&opts.Keys, "key", nil, "publish this `key`; repeatable")
-	all := flags.Bool("all", false, "publish every row of the table")
+	all := flags.Bool("all", false, "publish every row")
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "publish everything to this `topic`")
 	flags.Float64Var(&opts.Rate, "rate", 0, "at most this `number` of events per second")
-	flags.BoolVar(&opts.DryRun, "dry-run", false, "only count the events, their topics and keys")
+	flags.BoolVar(&opts.DryRun, "dry-run", false, "only count the events")
 	flags.BoolVar(&opts.SkipBad, "skip-bad", false, "continue after bad events")
-	flags.StringVar(&opts.State, "state", "", "the `file` with the progress (default in the current folder, named after the filters)")
-	unordered := flags.Bool("unordered", false, "publish in any order if it's unknown; after an interruption, start again")
+	flags.StringVar(&opts.State, "state", "", "the `file` with the progress (default in the current folder)")
+	unordered := flags.Bool("unordered", false, "publish in any order if it's unknown")
 	asJSON := flags.Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := rows(&opts.Since, &opts.Until, &opts.FirstID, &opts.LastID); err != nil {

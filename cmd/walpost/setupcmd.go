@@ -22,7 +22,8 @@ cannot repair, such as a table without the columns that walpost needs, it report
 
 --apply runs the SQL as the role of the DSN, in one transaction. It does not create an index on an
 existing table (CREATE INDEX CONCURRENTLY): setup and walpost check print this statement, and you run
-it. If the DSN names an administrator, use --role to name the role that walpost runs as.
+it. If the DSN names an administrator, use --role to name the role that walpost runs as. With
+--partitioned, a missing table gets a partition per day of source.time_column.
 
 --migration prints only the SQL of the tables, for a migration tool: a file for goose, or the up or
 down file for golang-migrate. It does not connect to the database. With --inbox, it prints the tables
@@ -38,10 +39,10 @@ Otherwise the first walpost run creates the slot, together with its first checkp
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "snapshot")
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
 	role := cmd.Flags().String("role", "", "walpost's role, by `name` (default the DSN's)")
-	slot := cmd.Flags().Bool("make-slot", false, "also create the slot, which retains WAL from then on")
-	partitioned := cmd.Flags().Bool("partitioned", false, "create a missing table with a partition per day of source.time_column")
+	slot := cmd.Flags().Bool("make-slot", false, "also create the slot")
+	partitioned := cmd.Flags().Bool("partitioned", false, "create a missing table with daily partitions")
 	form := cmd.Flags().String("migration", "", "only print the SQL of the tables, in this `form`: "+strings.Join(walpost.Migrations, ", "))
-	inbox := cmd.Flags().Bool("inbox", false, "with --migration: the tables of a consumer; needs no configuration")
+	inbox := cmd.Flags().Bool("inbox", false, "with --migration: the tables of a consumer")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *form != "" && *apply {
 			return usageError{errors.New("--migration only prints: leave out --apply")}

@@ -43,7 +43,7 @@ the relay explains. They change the exit code only with --strict.`,
 	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "wait this `duration` for a relay without progress")
 	tempDir := flags.String("temp-dir", "", "the `folder` of temporary files")
 	limit := flags.Int("limit", 20, "print this `number` of findings of each kind")
-	strict := flags.Bool("strict", false, "exit with 1 if there are duplicates of any kind")
+	strict := flags.Bool("strict", false, "exit with 1 if there are duplicates")
 	asJSON := flags.Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.VerifyOptions{Wait: *wait, TempDir: *tempDir, Limit: *limit}
@@ -93,7 +93,7 @@ the relay explains. They change the exit code only with --strict.`,
 // does with the rows.
 func rowFlags(cmd *cobra.Command, what string) func(from, to *time.Time, firstID, lastID **string) error {
 	flags := cmd.Flags()
-	since := flags.String("since", "", what+" rows since this `time`, such as 2026-11-20T08:00:00Z")
+	since := flags.String("since", "", what+" rows since this `time`")
 	until := flags.String("until", "", what+" rows before this `time`")
 	first := flags.String("first-id", "", what+" from this event `id`")
 	last := flags.String("last-id", "", what+" up to this event `id`")
