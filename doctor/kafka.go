@@ -33,13 +33,11 @@ func (t *Traffic) Add(rec *cdc.Record) {
 	}
 }
 
-// Expected is what the database says of a run: the records for each topic, and how far the database's clock is ahead of this
-// machine's clock (nil if that is not known).
+// Expected is what the database says of a run: the records for each topic.
 type Expected struct {
 	Topics map[string]Traffic
 	// Patterns are the names of the topics that rows go to, as in router.TopicPatterns.
-	Patterns      []string
-	DatabaseAhead *time.Duration
+	Patterns []string
 }
 
 const (
@@ -68,7 +66,6 @@ func checkKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, topicsTimeout)
 	defer cancel()
-	c.clocks(ctx, want.DatabaseAhead)
 	names := slices.Sorted(maps.Keys(want.Topics))
 	c.ask(ctx, names, checkpoint)
 	c.brokerSettings()
@@ -110,13 +107,10 @@ type kafkaCheck struct {
 	topics      map[string]*kafka.Topic // those that could be asked for
 	topicsErr   error
 	largest     int // max.message.bytes of the topics that rows go to
-	// ahead is how far the database's clock is ahead of the brokers' clock, if aheadKnown.
-	ahead      time.Duration
-	aheadKnown bool
 }
 
 func (c *kafkaCheck) add(name string, verdict Verdict, why string, steps ...fix.Step) {
-	c.found = append(c.found, Finding{Side: Kafka, Name: name, Verdict: verdict, Why: why, Fix: steps, Provider: c.fixes.provider})
+	c.found = append(c.found, Finding{Side: Kafka, Name: name, Verdict: verdict, Why: why, Fix: steps})
 }
 
 // ask asks the brokers once for their settings, and for all topics of the relay: those that rows go to, and its own.

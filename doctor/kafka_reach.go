@@ -53,7 +53,6 @@ func (c *kafkaCheck) reach(ctx context.Context) bool {
 	var nodes []*kgo.Broker
 	for _, b := range meta.Brokers {
 		nodes = append(nodes, c.cl.Broker(int(b.NodeID)))
-		c.fixes.from(b.Host)
 	}
 	reached := 0
 	c.caps = true
@@ -70,11 +69,7 @@ func (c *kafkaCheck) reach(ctx context.Context) bool {
 			fix.Words(fmt.Sprintf("Start the broker, or make %s reachable from this machine. The address comes from advertised.listeners of the broker.", addr)))
 	}
 	if reached > 0 {
-		on := ""
-		if c.fixes.provider != "" {
-			on = ", of " + string(c.fixes.provider)
-		}
-		c.add("brokers", OK, fmt.Sprintf("%d of %d reachable%s", reached, c.brokers, on))
+		c.add("brokers", OK, fmt.Sprintf("%d of %d reachable", reached, c.brokers))
 	}
 	return reached > 0
 }

@@ -315,7 +315,7 @@ func TestRealInSyncReplicasAreCounted(t *testing.T) {
 	k.CreateTopic(t, "tight", 1, map[string]string{"min.insync.replicas": "3"})
 	topics := map[string]Traffic{"good": {}, "tight": {}}
 	got := looked(t, config(k.Brokers()), topics, "")
-	has(t, got, "brokers: ok: 3 of 3 reachable", "clock: ok: the controller's clock is", "topic good: ok: 1 partitions, 3 replicas, min.insync.replicas 2",
+	has(t, got, "brokers: ok: 3 of 3 reachable", "topic good: ok: 1 partitions, 3 replicas, min.insync.replicas 2",
 		"topic tight replicas: warn: min.insync.replicas is 3 of 3")
 	hasNot(t, got, "FAIL", "in-sync replicas: ")
 	if err := k.Kill(3); err != nil {

@@ -35,7 +35,7 @@ func (c *kafkaCheck) idempotent(ctx context.Context) {
 		c.add(name, OK, "the brokers assign a producer id")
 	case kafka.Denied(err):
 		c.add(name, Fail, "the brokers assign no producer id: the relay's user has neither IdempotentWrite on the cluster nor, from Kafka 2.8 on, Write on any topic",
-			fix.Words("Grant Write on the topics (see below). Before Kafka 2.8, grant IdempotentWrite:"), c.fixes.grantCluster("IdempotentWrite"))
+			fix.Words("Grant Write on the topics (see below). Before Kafka 2.8, grant IdempotentWrite:"), c.fixes.grantIdempotentWrite())
 	default:
 		c.add(name, Fail, "the brokers assign no producer id: "+said(err), fix.Words("Look at the brokers' logs: the coordinator that assigns producer ids does not answer."))
 	}
@@ -80,7 +80,7 @@ func (c *kafkaCheck) transactional(ctx context.Context, id string) {
 	}
 	if need := c.stateReplicas(); need > c.brokers {
 		c.add(name, Fail, fmt.Sprintf("transaction.state.log.replication.factor is %d, more than the cluster has brokers (%d): it cannot create its topic %s, so there are no transactions, which park_key needs", need, c.brokers, transactionState),
-			c.fixes.broker(fmt.Sprintf("transaction.state.log.replication.factor=%d", c.brokers)), c.fixes.broker(fmt.Sprintf("transaction.state.log.min.isr=%d", max(1, c.brokers-1))))
+			brokerSetting(fmt.Sprintf("transaction.state.log.replication.factor=%d", c.brokers)), brokerSetting(fmt.Sprintf("transaction.state.log.min.isr=%d", max(1, c.brokers-1))))
 		return
 	}
 	c.add(name, OK, "the relay's user may write with it")
@@ -133,7 +133,7 @@ func (c *kafkaCheck) readable(ctx context.Context, name, relay string, t *kafka.
 		c.add(name, Fail, lost.Error(), fix.Words(lost.Hint()))
 	case err != nil && ctx.Err() != nil && at.Next > at.Start:
 		c.add(name, Warn, fmt.Sprintf("the topic is so large that it could not be read in %s: offset %d of %d; each start of a relay reads it to its end", 2*askTimeout, at.Next, at.End),
-			c.fixes.topic(topic, c.fixes.compactSoon()))
+			c.fixes.topic(topic, compactSoon()))
 	case kafka.Denied(err):
 		c.add(name, Fail, "the topic cannot be read: "+said(err), c.fixes.grant(topic, "Read"))
 	case err != nil:

@@ -82,9 +82,6 @@ func (c *kafkaCheck) timestamps(name, topic string, kv map[string]string, newest
 	roomy := c.fixes.topic(topic, key+"=3600000")
 	now := c.now()
 	switch {
-	case c.aheadKnown && c.ahead > future:
-		c.add(name, Fail, fmt.Sprintf("%s is %s and the database's clock is %s ahead of the brokers' clock: every event is refused", key, future, c.ahead.Round(time.Millisecond)),
-			fix.Words("Set the clocks (NTP), or allow a larger difference:"), roomy)
 	case future < clockSlack:
 		c.add(name, Warn, fmt.Sprintf("%s is %s: if the database's clock is further ahead of the brokers' clock, every event is refused", key, future), roomy)
 	case newest.Sub(now) > future:
@@ -147,7 +144,7 @@ func (c *kafkaCheck) checkpointSettings(name, topic string, kv map[string]string
 	age, err2 := strconv.ParseInt(kv["segment.ms"], 10, 64)
 	if err1 == nil && err2 == nil && size > largeSegment && age > oldSegment.Milliseconds() {
 		c.add(name+" segments", Warn, fmt.Sprintf("segment.bytes is %d and segment.ms is %s: the newest segment is not compacted, so each start of a relay reads up to that much",
-			size, time.Duration(min(age, int64(1<<63-1)/1e6))*time.Millisecond), c.fixes.topic(topic, c.fixes.compactSoon()))
+			size, time.Duration(min(age, int64(1<<63-1)/1e6))*time.Millisecond), c.fixes.topic(topic, compactSoon()))
 	}
 	if ratio, err := strconv.ParseFloat(kv["min.cleanable.dirty.ratio"], 64); err == nil && ratio > usualRatio {
 		c.add(name+" compaction", Warn, fmt.Sprintf("min.cleanable.dirty.ratio is %g: the topic is compacted late, so each start of a relay reads more than necessary", ratio),
@@ -165,13 +162,13 @@ func (c *kafkaCheck) brokerSettings() {
 	switch auto := kv["auto.create.topics.enable"]; {
 	case auto == "true" && !c.cfg.Topics.Create:
 		c.add("auto.create.topics.enable", Warn, "the brokers create a missing topic with their defaults for every client that asks for it: a consumer with a wrong topic name creates a topic, and a topic of walpost may get too few partitions",
-			c.fixes.broker("auto.create.topics.enable=false"))
+			brokerSetting("auto.create.topics.enable=false"))
 	case auto != "":
 		c.add("auto.create.topics.enable", OK, "it is "+auto)
 	}
 	// A request has batches for many partitions. There is not more in flight than the window.
 	if n, err := strconv.ParseInt(kv["socket.request.max.bytes"], 10, 64); err == nil && n < min(kafka.MaxRequest, c.cfg.WindowBytes) {
 		c.add("socket.request.max.bytes", Warn, fmt.Sprintf("socket.request.max.bytes is %d, but a request can be as large as delivery.window.bytes (%d): brokers close the connection if a request exceeds the limit", n, c.cfg.WindowBytes),
-			c.fixes.broker("socket.request.max.bytes=104857600"), fix.Words("Or lower delivery.window.bytes."))
+			brokerSetting("socket.request.max.bytes=104857600"), fix.Words("Or lower delivery.window.bytes."))
 	}
 }

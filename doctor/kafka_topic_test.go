@@ -9,7 +9,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/testenv"
@@ -115,24 +114,6 @@ func TestCompressionMayMakeALargeRecordFit(t *testing.T) {
 		if len(k.found) != 1 || strings.Contains(k.found[0].Why, "unless compression") != c.may {
 			t.Errorf("%+v: %s", c, lines(k.found))
 		}
-	}
-}
-
-// A database that is ahead of the brokers by more than they allow has every event refused.
-func TestADatabaseThatIsAheadOfTheBrokers(t *testing.T) {
-	kv := map[string]string{"message.timestamp.after.max.ms": "3600000"}
-	for ahead, fails := range map[time.Duration]bool{time.Hour: false, time.Hour + time.Millisecond: true, -2 * time.Hour: false} {
-		k := settled("snappy")
-		k.ahead, k.aheadKnown = ahead, true
-		k.topicSettings("topic t", "t", kv, Traffic{})
-		if fails != (len(k.found) == 1 && k.found[0].Verdict == Fail) || !fails && len(k.found) > 0 {
-			t.Errorf("ahead %s: %s", ahead, lines(k.found))
-		}
-	}
-	k := settled("snappy")
-	k.ahead = 2 * time.Hour // and not known
-	if k.topicSettings("topic t", "t", kv, Traffic{}); len(k.found) > 0 {
-		t.Error(lines(k.found))
 	}
 }
 
@@ -265,12 +246,6 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 		if x.want == "" && got != "" || !strings.Contains(got, x.want) || strings.Count(got, "warn") > 1 {
 			t.Errorf("%v: %s; must say %q", x.kv, got, x.want)
 		}
-	}
-	m := kafkaFixes{provider: confluent}
-	for _, step := range []fix.Step{m.topic("cp", m.compactSoon()), m.create(kafka.NewTopic{Name: "cp", Partitions: 1, Settings: statelog.Checkpoints[0]})} {
-		text := fix.Fix{step}.Text(m.provider)
-		has(t, text, "cleanup.policy=compact")
-		hasNot(t, text, "segment.ms", "dirty") // Confluent Cloud lets nobody set as little
 	}
 }
 
