@@ -313,11 +313,7 @@ func (c *Cleaner) clean(ctx context.Context, t *pg.TableFacts, below uint64) (er
 		return err
 	}
 	if c.cfg.Mode == MoveToArchive {
-		a, err := c.archive(ctx, t.Table)
-		if err == nil {
-			err = a.fits()
-		}
-		if err != nil {
+		if _, err := c.archive(ctx, t.Table); err != nil {
 			return err
 		}
 	}
