@@ -26,28 +26,30 @@ type Backlog struct {
 	Claims   *ClaimCounts // nil for the strategy cursor
 }
 
-// ClaimCounts are what workers claim, of the oldest CountedRows rows that are not finished.
+// ClaimCounts are what workers claim, of the oldest CountedRows rows that are not finished. They, and the types below, are also a part of
+// /api/status.
 type ClaimCounts struct {
-	Claimed int // whose lease has not ended
-	Waiting int // for their next attempt
-	Workers int
-	Refused []RefusedRow // the oldest 10
-	Locked  []LockedRow  // the oldest 10
+	Claimed int          `json:"claimed_rows"` // whose lease has not ended
+	Waiting int          `json:"waiting_rows"` // for their next attempt
+	Workers int          `json:"workers"`
+	Refused []RefusedRow `json:"refused"` // the oldest 10, never nil
+	Locked  []LockedRow  `json:"locked"`  // the oldest 10, never nil
 }
 
 // A LockedRow is a row that a session has locked which is no worker. A worker can neither claim it nor write
 // that it is delivered.
 type LockedRow struct {
-	ID string
-	By *Blocker
+	ID  string `json:"id"`
+	By  string `json:"by"`  // the transaction
+	End string `json:"end"` // the SQL that ends it
 }
 
 // A RefusedRow is a row that was refused at least once, and is not finished.
 type RefusedRow struct {
-	ID       string
-	Attempts int
-	Error    string     // the newest
-	Next     *time.Time // attempt; nil if the row does not wait
+	ID       string   `json:"id"`
+	Attempts int      `json:"attempts"`
+	Error    string   `json:"error"`                // the newest
+	Next     *float64 `json:"next_attempt_seconds"` // from the look to the next attempt; nil if the row does not wait
 }
 
 // Backlog looks at what is not delivered, on a connection of its own. Everything below the position at is
@@ -147,7 +149,7 @@ func (d *delay) by(b *Blocker, now time.Time) (warn, over bool) {
 		d.xid, d.since = b.XID, now
 	}
 	if !b.Since.IsZero() {
-		d.since = b.Since
+		d.since = b.Since.Time
 	}
 	if now.Sub(d.since) < logAfter || now.Sub(d.logged) < logEvery {
 		return false, false
@@ -185,7 +187,7 @@ func (s *cursor) backlog(ctx context.Context, at uint64) (*Backlog, error) {
 		return b, nil
 	}
 	blocker, err := s.blocker(ctx, got.XMin)
-	if blocker != nil && (blocker.Since.IsZero() || time.Since(blocker.Since) >= delayAfter) {
+	if blocker != nil && (blocker.Since.IsZero() || time.Since(blocker.Since.Time) >= delayAfter) {
 		b.Blocker = blocker
 	}
 	return b, err
@@ -206,12 +208,13 @@ func (s *claimer) backlog(ctx context.Context, _ uint64) (*Backlog, error) {
 		return nil, err
 	}
 	b := newBacklog(got.Rows, got.Age)
-	b.Claims = &ClaimCounts{Claimed: got.Claimed, Waiting: got.Waiting, Workers: got.Workers}
-	b.Claims.Refused, err = pg.Rows[RefusedRow](ctx, s.conn, "read the rows that were refused",
-		"SELECT id, attempts, coalesce(last_error, '') AS error, next_attempt_at AS next FROM "+rows+" WHERE attempts > 0 ORDER BY place LIMIT 10")
+	b.Claims = &ClaimCounts{Claimed: got.Claimed, Waiting: got.Waiting, Workers: got.Workers, Refused: []RefusedRow{}, Locked: []LockedRow{}}
+	refused, err := pg.Rows[RefusedRow](ctx, s.conn, "read the rows that were refused", `SELECT id, attempts, coalesce(last_error, '') AS error,
+ CASE WHEN next_attempt_at IS NOT NULL THEN greatest(0, extract(epoch FROM next_attempt_at - now())) END AS next_attempt_seconds FROM `+rows+" WHERE attempts > 0 ORDER BY place LIMIT 10")
 	if err != nil {
 		return b, err
 	}
+	b.Claims.Refused = append(b.Claims.Refused, refused...)
 	locked, err := pg.Rows[struct {
 		ID  string
 		XID uint64 `json:",string"`
@@ -224,7 +227,7 @@ func (s *claimer) backlog(ctx context.Context, _ uint64) (*Backlog, error) {
 			return b, err
 		}
 		if by != nil {
-			b.Claims.Locked = append(b.Claims.Locked, LockedRow{r.ID, by})
+			b.Claims.Locked = append(b.Claims.Locked, LockedRow{r.ID, by.String(), by.End()})
 		}
 	}
 	return b, err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -58,7 +59,7 @@ func TestTheBacklogNamesTheTransactionThatDelaysIt(t *testing.T) {
 	}
 	w.exec(insert("a", "1"), "SELECT pg_sleep(1.1)")
 	b := w.backlog()
-	if b.Blocker == nil || !strings.Contains(b.Blocker.String(), "application importer") || time.Since(b.Blocker.Since) < delayAfter {
+	if b.Blocker == nil || !strings.Contains(b.Blocker.String(), "application importer") || time.Since(b.Blocker.Since.Time) < delayAfter {
 		t.Fatalf("blocked by %+v", b.Blocker)
 	}
 	w.exec("COMMIT; " + b.Blocker.End())
@@ -131,5 +132,5 @@ func TestTheLogNamesWhatDelaysRows(t *testing.T) {
 	want("still there after a while", hidden, logEvery, true, false)
 	want("it has ended", nil, time.Second, false, true)
 	want("nothing delays", nil, time.Second, false, false)
-	want("an old one at once", &Blocker{XID: 60, Since: now.Add(-time.Hour)}, 0, true, false)
+	want("an old one at once", &Blocker{XID: 60, Since: age.Since{Time: now.Add(-time.Hour)}}, 0, true, false)
 }

@@ -91,7 +91,7 @@ func judgePoll(p *statuspage.Poll, a askrelay.Answer) (findings []string, code i
 	if old := age(p.Oldest); old > waitsTooLong {
 		add("the oldest row that is not delivered was written %s ago", old)
 	}
-	if x := p.BlockerFull; x != nil && (x.Age == nil || age(x.Age) > openTooLong) {
+	if x := p.BlockerFull; x != nil && (x.Since.IsZero() || time.Since(x.Since.Time) > openTooLong) {
 		if p.BlockerEnd == "" {
 			add("rows wait for %s: ask its owner to end it", p.Blocker)
 		} else {
