@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
@@ -38,16 +39,14 @@ const (
 	avoidFor   = time.Second // no look at a key whose oldest row another session has locked
 	lookPasses = 8           // of one look, to find out which keys are blocked
 	wholeEvery = time.Second // between two whole looks while keys are left out
-	retryMost  = 5 * time.Minute
 	errorBytes = 1000                  // of last_error
 	heldPause  = 50 * time.Millisecond // between two tries to write to rows that other sessions have locked; longer for many
 	leaveLimit = time.Second           // for such a row, when the worker stops
 )
 
-// retryPause is the time before the next attempt at a row that was refused that many times.
-func retryPause(attempts int) time.Duration {
-	return min(retryMost, time.Second<<min(max(0, attempts-1), 20))
-}
+// retryPause is the time before the next attempt at a row, by how often it was refused. Refused rows have nothing to
+// spread, so the pause is the Limit.
+var retryPause = backoff.Backoff{Min: time.Second, Max: 5 * time.Minute}
 
 // An ending is what becomes of a claimed row.
 type ending uint8
@@ -112,7 +111,7 @@ type Claims struct {
 
 	pos         uint64 // end of the newest transaction
 	inTx, begun bool   // a transaction is open, and its Begin is given
-	pause       func(attempts int) time.Duration
+	pause       backoff.Backoff // retryPause, or less in a test
 }
 
 func newClaims(set *Settings) *Claims {
@@ -152,7 +151,7 @@ func (k *Claims) Refused(number uint32, why string) (again bool) {
 	}
 	k.finish(r, refused)
 	k.dropKey(r)
-	k.set.Logger.Warn().Str("table", k.set.Table.String()).Str("id", r.id).Int("attempts", r.attempts).Dur("again_in", k.pause(r.attempts)).Str("err", why).
+	k.set.Logger.Warn().Str("table", k.set.Table.String()).Str("id", r.id).Int("attempts", r.attempts).Dur("again_in", k.pause.Limit(r.attempts)).Str("err", why).
 		Msg("a row was refused and is tried again; younger rows of its key wait for it")
 	return true
 }

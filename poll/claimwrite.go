@@ -101,7 +101,7 @@ func (s *claimer) write(ctx context.Context, rows []*claimed) ([]*claimed, error
 		}
 		pause := time.Duration(0)
 		if r.end == refused {
-			pause = s.pause(r.attempts)
+			pause = s.pause.Limit(r.attempts)
 		}
 		why := "NULL"
 		if r.why != "" {
