@@ -22,9 +22,9 @@ import (
 func (pg *PG) CopyData(t testing.TB, empty ...string) (dir string) {
 	t.Helper()
 	data := pg.own().DataDir()
-	dir = filepath.Join(pg.server.Folder(), unique("copy"))
+	dir = filepath.Join(pg.Folder(), unique("copy"))
 	start, stop := "pg_backup_start('copy', true)", "pg_backup_stop(false)"
-	if pg.version < 15 {
+	if pg.Version() < 15 {
 		start, stop = "pg_start_backup('copy', true, false)", "pg_stop_backup(false, false)"
 	}
 	// At the end of the session, the server ends the backup and drops the temporary slot, which
@@ -69,7 +69,7 @@ func (pg *PG) Standby(t testing.TB, opts ...PGOption) *PG {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	sb := privatePG(t, localpg.Config{Version: fmt.Sprint(pg.version), Parameters: o.params, Data: func(data string) error {
+	sb := privatePG(t, localpg.Config{Version: fmt.Sprint(pg.Version()), Parameters: o.params, Data: func(data string) error {
 		return errors.Join(localpg.CopyDir(dir, data), os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600))
 	}})
 	pg.wait(t, "the standby streams",
