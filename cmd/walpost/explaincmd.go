@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -55,7 +56,8 @@ refuse.`,
 				if n > 1 {
 					fmt.Fprintln(out)
 				}
-				return show.Explanation(out, x)
+				_, err := io.WriteString(out, show.Explanation(x))
+				return err
 			})
 			if err == nil && none {
 				return exitError(exitFailed) // what was printed says why

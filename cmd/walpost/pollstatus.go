@@ -52,16 +52,12 @@ func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON 
 	}
 	p, out := statuspage.PollOf(&found, time.Now()), cmd.OutOrStdout()
 	findings, code := judgePoll(p, a)
-	if asJSON {
-		err = show.JSON(out, struct {
-			*statuspage.Poll
-			State    string          `json:"state"` // ok, warning, critical
-			Findings []string        `json:"findings"`
-			Relay    askrelay.Answer `json:"relay"`
-		}{p, pollStates[code], findings, a}, "  ")
-	} else {
-		err = show.PollStatus(out, p, a, findings, pollStates[code])
-	}
+	err = show.Print(out, asJSON, struct {
+		*statuspage.Poll
+		State    string          `json:"state"` // ok, warning, critical
+		Findings []string        `json:"findings"`
+		Relay    askrelay.Answer `json:"relay"`
+	}{p, pollStates[code], findings, a}, show.PollStatus(p, a, findings, pollStates[code]))
 	if err != nil || code == 0 {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/walpost/walpost"
 )
 
-// Explanation prints the record of a row, or why it has none.
-func Explanation(w io.Writer, x *walpost.Explanation) error {
+// Explanation is the record of a row, or why it has none.
+func Explanation(x *walpost.Explanation) string {
 	var b strings.Builder
 	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
 	line("row", fmt.Sprintf("%s, event id %s", x.Table, shown([]byte(x.EventID))))
@@ -44,8 +44,7 @@ func Explanation(w io.Writer, x *walpost.Explanation) error {
 		}
 		line("value", shown(rec.Value))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // explanationJSON is an Explanation for programs. A value that is not UTF-8 is in base64, under another name.
@@ -83,5 +82,5 @@ func ExplanationJSON(w io.Writer, x *walpost.Explanation) error {
 		v.Record.Key, v.Record.KeyB64 = textOrBase64(rec.Key)
 		v.Record.Value, v.Record.ValueB64 = textOrBase64(rec.Value)
 	}
-	return JSON(w, v, "")
+	return writeJSON(w, v, "")
 }
