@@ -24,16 +24,16 @@ type Forecast struct {
 	// Exhaustion is the number of seconds until Limit is used up at the present rate. It is +Inf if
 	// no limit is known or Left does not shrink. At 0, the next checkpoint of the server may remove
 	// WAL of the slot.
-	Exhaustion float64
+	Exhaustion float64 `json:"-"`
 	// Limit is the limit that ends first, and Left how much of it is left.
-	Limit Limit
-	Left  int64
+	Limit Limit `json:"limit"`
+	Left  int64 `json:"-"`
 	// DiskFull is the number of seconds until the WAL that slots hold has used up monitor.wal_disk_size. It
 	// is +Inf if the size is not known, or if max_slot_wal_keep_size ends first: then the server gives up
 	// the slot before the disk is full.
-	DiskFull float64
+	DiskFull float64 `json:"-"`
 	// WALRate is how many bytes of WAL the server writes a second, over the last minute; -1 before it is known.
-	WALRate float64
+	WALRate float64 `json:"-"`
 }
 
 func rounded(seconds float64) time.Duration {

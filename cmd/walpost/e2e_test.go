@@ -19,6 +19,7 @@ import (
 
 	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/slot"
 )
 
 // process is a running walpost.
@@ -254,7 +255,7 @@ monitor: {interval: 1s}
 	p := start(t, "run", "-c", config)
 	pg.Exec(t, dsn, rows(1, 1000, topic))
 	p.until("1000 events", func(v *statuspage.View) bool {
-		return v.Ready && v.Events == 1000 && v.InFlight.Events == 0 && v.Slot.State == "ok"
+		return v.Ready && v.Events == 1000 && v.InFlight.Events == 0 && v.Slot.Severity == slot.OK
 	})
 	at := strings.TrimPrefix(p.page, "http://")
 	for _, args := range [][]string{{"--http", at}, {"--json", "--http", at}, {"--http", "off"}} {

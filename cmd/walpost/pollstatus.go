@@ -35,7 +35,7 @@ func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON 
 	switch {
 	case a.State == "":
 	case v.Poll == nil:
-		a = a.Other("reads slot " + v.Slot.Name)
+		a = a.Other("reads slot " + v.Slot.Slot)
 	case v.Poll.Table != source.Names().Tables[0].String() || v.Source.Database != "" && v.Source.Database != database:
 		a = a.Other(fmt.Sprintf("polls table %s in %s", v.Poll.Table, v.Source.Database))
 	case v.Name != cmp.Or(cfg.Name, database+"."+v.Poll.Table): // another relay of the table, with its own checkpoint
