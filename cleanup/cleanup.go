@@ -376,16 +376,6 @@ func (c *Cleaner) note(format string, args ...any) {
 	}
 }
 
-// hint adds a hint, which stays until the connection ends.
-func (c *Cleaner) hint(h string) {
-	c.update(func(s *Status) {
-		if !slices.Contains(s.Hints, h) {
-			s.Hints = append(s.Hints, h)
-			c.cfg.Logger.Warn().Msg("cleanup: " + h)
-		}
-	})
-}
-
 // lacks adds the statement that grants the missing right, if err is about a right.
 func (c *Cleaner) lacks(t pg.Table, err error) error {
 	if pg.SQLState(err) != pg.StateNoRight {

@@ -185,7 +185,7 @@ func (c *Cleaner) dropOld(ctx context.Context, t *pg.TableFacts, below uint64) e
 			continue
 		}
 		if !p.pending && !p.plain {
-			c.hint("partition " + p.String() + " is never dropped, because it is partitioned itself, foreign or unlogged")
+			c.note("partition %s is never dropped, because it is partitioned itself, foreign or unlogged", p)
 			continue
 		}
 		// A partition that cannot be detached, for example because of a foreign key, keeps no other one.
