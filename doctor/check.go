@@ -52,7 +52,7 @@ func Check(ctx context.Context, run Run) []Finding {
 		if run.Postgres != nil {
 			database = run.Postgres(ctx)
 		} else {
-			database = checkPostgres(ctx, run.Source.Config())
+			database = checkPostgres(ctx, run.Source.Config(), examineWithin, walPause)
 		}
 	})
 	if run.Kafka != nil {
