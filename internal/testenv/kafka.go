@@ -67,7 +67,7 @@ func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluste
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, n := range c.nodes {
-				t.Logf("last messages of kafka node %d:\n%s", n.id, n.LogTail(20))
+				t.Logf("last messages of kafka node %d:\n%s", n.id, n.Said())
 			}
 		}
 		if err := c.close(); err != nil {

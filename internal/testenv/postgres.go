@@ -100,7 +100,7 @@ func privatePG(t testing.TB, c localpg.Config) *PG {
 	pg.private, pg.params = true, c.Parameters
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last messages of postgres %d on port %d:\n%s", pg.Version(), pg.Port(), pg.LogTail(40))
+			t.Logf("last messages of postgres %d on port %d:\n%s", pg.Version(), pg.Port(), pg.Said())
 		}
 		if err := pg.Close(); err != nil {
 			t.Error(err)
