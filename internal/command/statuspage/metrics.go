@@ -13,7 +13,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/plugin/kprom"
 
+	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/latency"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay"
@@ -152,6 +154,15 @@ var (
 	ready       = desc("walpost_ready", "Whether the relay is ready, as /readyz reports it.")
 	stateIs     = desc("walpost_state", "1 for the state of the relay, as /readyz and /api/status report it, 0 for the others.", "state")
 
+	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows of the outbox that were deleted or moved to the archive.")
+	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions of the outbox that were created ahead or dropped.", "done")
+	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When a pass of the cleanup last succeeded; 0 before that.")
+
+	breakerIs = desc("walpost_breaker_state", "1 for the state of the circuit breaker, 0 for the others: armed, tripped (the slot is beyond monitor.retained_critical or monitor.breaker_forecast) or dropped (the breaker has dropped the slot); absent without monitor.breaker.",
+		"slot", "database", "state")
+
+	breakerStates = []slot.BreakerState{slot.BreakerArmed, slot.BreakerTripped, slot.BreakerDropped}
+
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
 	sessionEndings = []string{"stopped", "lost", "refused", "halted"}
 )
@@ -269,6 +280,27 @@ func (c *collector) slot(s *slot.Status, gauge, counter func(*prometheus.Desc, f
 	gauge(slotInactive, s.InactiveFor.Seconds(), labels...)
 	gauge(slotXmin, float64(s.CatalogXminAge), labels...)
 	counter(slotSpill, float64(s.Decoding.SpillBytes), labels...)
+}
+
+// collectCleanup sends the cleanup's metrics; there are none where no rows are removed.
+func collectCleanup(s *cleanup.Status, gauge, counter func(*prometheus.Desc, float64, ...string)) {
+	if s == nil {
+		return
+	}
+	counter(cleanupRows, float64(s.Rows))
+	counter(cleanupParts, float64(s.Made), "made")
+	counter(cleanupParts, float64(s.Partitions), "dropped")
+	gauge(cleanupLast, stamp(s.LastPass.Time))
+}
+
+// collectBreaker sends the circuit breaker's state. It goes on where nobody can look at the slot: it is not the slot's.
+func collectBreaker(s *walpost.Status, gauge func(*prometheus.Desc, float64, ...string)) {
+	if s.Breaker == nil {
+		return
+	}
+	for _, state := range breakerStates {
+		gauge(breakerIs, flag(s.Breaker.State == state), s.Slot.Slot, s.Slot.Database, string(state))
+	}
 }
 
 // stamp is a time in seconds since 1970, or 0 for one that has not come.
