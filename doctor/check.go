@@ -39,13 +39,13 @@ type Run struct {
 func Check(ctx context.Context, run Run) []Finding {
 	var all, known sync.WaitGroup
 	var database, clock, rows, kafka []Finding
-	var want Expected // known guards it
+	var want expectation // known guards it
 	all.Go(func() { clock = databaseClock(ctx, run.Source) })
 	known.Go(func() {
 		want.Topics, rows = checkRows(ctx, &run)
 		want.Patterns = run.Router.TopicPatterns()
 		if only := want.Patterns[0]; len(want.Patterns) == 1 && !strings.Contains(only, "*") && len(want.Topics) == 0 {
-			want.Topics[only] = Traffic{}
+			want.Topics[only] = topicTraffic{}
 		}
 	})
 	all.Go(func() {
@@ -57,7 +57,7 @@ func Check(ctx context.Context, run Run) []Finding {
 	})
 	if run.Kafka != nil {
 		all.Go(func() {
-			kafka = checkKafka(ctx, *run.Kafka, run.Checkpoint, run.Name, func() Expected {
+			kafka = checkKafka(ctx, *run.Kafka, run.Checkpoint, run.Name, func() expectation {
 				known.Wait()
 				return want
 			})

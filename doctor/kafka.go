@@ -15,8 +15,8 @@ import (
 	"github.com/walpost/walpost/sink"
 )
 
-// Traffic is what is known of the records that go to a topic. The zero value says nothing.
-type Traffic struct {
+// topicTraffic is what is known of the records that go to a topic. The zero value says nothing.
+type topicTraffic struct {
 	Largest   int       // bytes of the largest record, as sink.BatchBytes counts them
 	Newest    time.Time // the newest timestamp
 	Keyless   bool      // a record has no key
@@ -24,7 +24,7 @@ type Traffic struct {
 }
 
 // Add takes a record into account.
-func (t *Traffic) Add(rec *cdc.Record) {
+func (t *topicTraffic) Add(rec *cdc.Record) {
 	t.Largest = max(t.Largest, sink.BatchBytes(rec))
 	t.Partition = max(t.Partition, rec.Partition)
 	t.Keyless = t.Keyless || rec.Key == nil
@@ -33,9 +33,9 @@ func (t *Traffic) Add(rec *cdc.Record) {
 	}
 }
 
-// Expected is what the database says of a run: the records for each topic.
-type Expected struct {
-	Topics map[string]Traffic
+// expectation is what the database says of a run: the records for each topic.
+type expectation struct {
+	Topics map[string]topicTraffic
 	// Patterns are the names of the topics that rows go to, as in router.TopicPatterns.
 	Patterns []string
 }
@@ -49,7 +49,7 @@ const (
 // checkKafka looks at the Kafka side of the conditions. cfg is valid, checkpoint is the topic of the checkpoints, or empty, and name is
 // the relay's name. It changes nothing: it only asks whether topics could be created. It calls expected once it has looked at the brokers, also if
 // it cannot reach them. Then it takes topicsTimeout at most.
-func checkKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, expected func() Expected) []Finding {
+func checkKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, expected func() expectation) []Finding {
 	c := kafkaCheck{cfg: cfg, now: time.Now}
 	var err error
 	if c.cl, err = cfg.NewClient(); err != nil {
@@ -145,7 +145,7 @@ func (c *kafkaCheck) known(name, topic, rename string) *kafka.Topic {
 	if err := topicname.Check(topic); err != nil {
 		c.add(name, Fail, err.Error(), fix.Words(rename))
 	} else if c.topicsErr != nil {
-		c.add(name, Fail, "the brokers do not answer: "+said(c.topicsErr))
+		c.add(name, Fail, "the brokers do not answer: "+errorLine(c.topicsErr))
 	}
 	return c.topics[topic]
 }

@@ -85,7 +85,7 @@ func TestUnreachableBrokersSayWhatToSet(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			cfg := config(c.at[:1])
 			c.cfg(&cfg)
-			found := checkKafka(t.Context(), cfg, "", "n", func() Expected { return Expected{} })
+			found := checkKafka(t.Context(), cfg, "", "n", func() expectation { return expectation{} })
 			if len(found) != 1 || found[0].Verdict != Fail || !strings.Contains(found[0].FixText(), c.want) {
 				t.Errorf("%s", lines(found))
 			}

@@ -37,7 +37,7 @@ func (c *kafkaCheck) idempotent(ctx context.Context) {
 		c.add(name, Fail, "the brokers assign no producer id: the relay's user has neither IdempotentWrite on the cluster nor, from Kafka 2.8 on, Write on any topic",
 			fix.Words("Grant Write on the topics (see below). Before Kafka 2.8, grant IdempotentWrite:"), c.fixes.grantIdempotentWrite())
 	default:
-		c.add(name, Fail, "the brokers assign no producer id: "+said(err), fix.Words("Look at the brokers' logs: the coordinator that assigns producer ids does not answer."))
+		c.add(name, Fail, "the brokers assign no producer id: "+errorLine(err), fix.Words("Look at the brokers' logs: the coordinator that assigns producer ids does not answer."))
 	}
 }
 
@@ -74,7 +74,7 @@ func (c *kafkaCheck) transactional(ctx context.Context, id string) {
 		return
 	case errors.As(err, &answer) && slices.Contains(unknownProducer, answer):
 	default:
-		c.add(name, Fail, "the brokers do not answer as brokers do that support transactions, which park_key needs: "+said(cmp.Or(err, errAccepted)),
+		c.add(name, Fail, "the brokers do not answer as brokers do that support transactions, which park_key needs: "+errorLine(cmp.Or(err, errAccepted)),
 			fix.Words("Use brokers that support transactions, or another policy than park_key in delivery.on_poison."))
 		return
 	}
@@ -102,7 +102,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	defer cancel()
 	t, refused := c.ownTopic(ctx, name, topic, true, statelog.Checkpoints)
 	if refused != nil {
-		c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each start of a relay may have to read a lot")
+		c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+errorLine(refused)+"): the topic will have the brokers' settings, and each start of a relay may have to read a lot")
 	}
 	if t == nil {
 		return
@@ -113,7 +113,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	if n := len(t.Partitions); n != 1 {
 		c.add(name+" partitions", Warn, fmt.Sprintf("the topic has %d partitions, and only partition 0 is used", n), fix.Words("There is nothing to do. A new topic needs one partition."))
 	}
-	if c.told(name, t, "the topic is compacted") {
+	if c.settingsKnown(name, t, "the topic is compacted") {
 		c.checkpointSettings(name, topic, t.Settings)
 		c.replicas(name, t)
 	}
@@ -135,9 +135,9 @@ func (c *kafkaCheck) readable(ctx context.Context, name, relay string, t *kafka.
 		c.add(name, Warn, fmt.Sprintf("the topic is so large that it could not be read in %s: offset %d of %d; each start of a relay reads it to its end", 2*askTimeout, at.Next, at.End),
 			c.fixes.topic(topic, compactSoon()))
 	case kafka.Denied(err):
-		c.add(name, Fail, "the topic cannot be read: "+said(err), c.fixes.grant(topic, "Read"))
+		c.add(name, Fail, "the topic cannot be read: "+errorLine(err), c.fixes.grant(topic, "Read"))
 	case err != nil:
-		c.add(name, Fail, "the topic cannot be read: "+said(err), fix.Words("Make sure that partition 0 has a leader and no open transaction (kafka-transactions.sh find-hanging)."))
+		c.add(name, Fail, "the topic cannot be read: "+errorLine(err), fix.Words("Make sure that partition 0 has a leader and no open transaction (kafka-transactions.sh find-hanging)."))
 	}
 	return err == nil
 }

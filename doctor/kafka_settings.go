@@ -34,7 +34,7 @@ const (
 )
 
 // topicSettings judges a topic's settings other than its replicas. It asks nobody. It does not judge a setting that the broker does not tell.
-func (c *kafkaCheck) topicSettings(name, topic string, kv map[string]string, t Traffic) {
+func (c *kafkaCheck) topicSettings(name, topic string, kv map[string]string, t topicTraffic) {
 	set := func(kv string) fix.Step { return c.fixes.topic(topic, kv) }
 	c.size(name, topic, kv, t.Largest)
 	c.timestamps(name, topic, kv, t.Newest)
@@ -42,12 +42,12 @@ func (c *kafkaCheck) topicSettings(name, topic string, kv map[string]string, t T
 	if kv["unclean.leader.election.enable"] == "true" {
 		c.add(name+" leader election", Warn, "unclean.leader.election.enable is true: an acknowledged event may be lost with its leader", set("unclean.leader.election.enable=false"))
 	}
-	ours := cmp.Or(c.cfg.Compression, "snappy")
-	if ours == "none" {
-		ours = "uncompressed"
+	sent := cmp.Or(c.cfg.Compression, "snappy")
+	if sent == "none" {
+		sent = "uncompressed"
 	}
-	if theirs := kv["compression.type"]; theirs != "" && theirs != "producer" && theirs != ours {
-		c.add(name+" compression", Warn, fmt.Sprintf("compression.type is %s and walpost sends %s: the brokers compress each batch again", theirs, ours), set("compression.type=producer"))
+	if stored := kv["compression.type"]; stored != "" && stored != "producer" && stored != sent {
+		c.add(name+" compression", Warn, fmt.Sprintf("compression.type is %s and walpost sends %s: the brokers compress each batch again", stored, sent), set("compression.type=producer"))
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *kafkaCheck) size(name, topic string, kv map[string]string, largest int)
 		return
 	}
 	unless := ", unless compression makes it fit" // max.message.bytes is for the stored batch
-	if theirs := kv["compression.type"]; theirs == "uncompressed" || c.cfg.Compression == "none" && (theirs == "producer" || theirs == "") {
+	if stored := kv["compression.type"]; stored == "uncompressed" || c.cfg.Compression == "none" && (stored == "producer" || stored == "") {
 		unless = ""
 	}
 	c.add(name+" size", Warn, fmt.Sprintf("the largest row of the table becomes a record of %d bytes, more than max.message.bytes, %d: this record is refused and %s%s", largest, n, fate(&c.cfg), unless),

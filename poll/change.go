@@ -58,7 +58,7 @@ func (s *Source) Change(ctx context.Context, former Former) (at cdc.Position, fo
 	from := uint64(1) // if workers claim rows, the table says what is to be done
 	switch claims := former.Strategy != Cursor; {
 	case s.set.Claims() && !claims:
-		marked, err = c.mark(ctx, &former)
+		marked, err = c.markDelivered(ctx, &former)
 	case !s.set.Claims() && claims:
 		from, err = c.unfinished(ctx)
 	}
@@ -75,10 +75,10 @@ func deref(pid *int32) int32 {
 // markRows is how many rows one transaction marks.
 const markRows = 10_000
 
-// mark finishes the rows that the strategy cursor has delivered, in the order of the index on transaction and
+// markDelivered finishes the rows that the strategy cursor has delivered, in the order of the index on transaction and
 // order, and in many transactions: one would keep its row locks, and what it wrote from VACUUM, for as long
 // as a large table takes. If it is interrupted, the next call goes on.
-func (s *cursor) mark(ctx context.Context, former *Former) (marked int64, err error) {
+func (s *cursor) markDelivered(ctx context.Context, former *Former) (marked int64, err error) {
 	if err := s.exec(ctx, "set up the session", "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET enable_hashjoin = off; SET enable_mergejoin = off"); err != nil {
 		return 0, err
 	}

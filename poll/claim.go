@@ -36,9 +36,9 @@ const (
 	claimRows  = 1000 // claimed by one look
 	flushRows  = 1000 // outcomes that are written at once
 	flushAfter = 20 * time.Millisecond
-	avoidFor   = time.Second // no look at a key whose oldest row another session has locked
-	lookPasses = 8           // of one look, to find out which keys are blocked
-	wholeEvery = time.Second // between two whole looks while keys are left out
+	avoidFor   = time.Second           // no look at a key whose oldest row another session has locked
+	lookPasses = 8                     // of one look, to find out which keys are blocked
+	wholeEvery = time.Second           // between two whole looks while keys are left out
 	errorBytes = 1000                  // of last_error
 	heldPause  = 50 * time.Millisecond // between two tries to write to rows that other sessions have locked; longer for many
 	leaveLimit = time.Second           // for such a row, when the worker stops
@@ -109,8 +109,8 @@ type Claims struct {
 	avoid map[string]avoided  // the keys that looks leave out
 	start start
 
-	pos         uint64 // end of the newest transaction
-	inTx, begun bool   // a transaction is open, and its Begin is given
+	pos         uint64          // end of the newest transaction
+	inTx, begun bool            // a transaction is open, and its Begin is given
 	pause       backoff.Backoff // retryPause, or less in a test
 }
 
@@ -305,7 +305,7 @@ func (s *claimer) poll(ctx context.Context) error {
 		return err
 	}
 	if s.stalled() {
-		s.src.looked()
+		s.src.countLook()
 		return nil
 	}
 	rows, err := s.claim(ctx)
@@ -313,7 +313,7 @@ func (s *claimer) poll(ctx context.Context) error {
 		return err
 	}
 	s.used = time.Now()
-	s.src.looked()
+	s.src.countLook()
 	if len(rows) == 0 {
 		return nil
 	}

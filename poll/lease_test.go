@@ -183,7 +183,7 @@ func TestTheLogSaysWhyAnEndedLeaseIsNotTakenOver(t *testing.T) {
 		if a.want(""); strings.Contains(log.String(), "leases") {
 			t.Errorf("no lease has ended: %s", &log)
 		}
-		a.claims.told = time.Time{}
+		a.claims.logged = time.Time{}
 		w.exec("INSERT INTO outbox (id, claimed_by, claimed_until) VALUES ('1', 'dead#1', now())")
 		a.want("")
 		a.want("")

@@ -18,7 +18,7 @@ import (
 // called from any goroutine, Open only while no other session is open.
 type Source struct {
 	set    Settings
-	cursor place // of the newest session's goroutine
+	cursor progress // of the newest session's goroutine
 	claims *Claims
 
 	mu     sync.Mutex
@@ -193,8 +193,8 @@ func (s *Session) recheck(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	was := &s.facts.Server
-	if server.Started != was.Started || server.SystemID != was.SystemID || server.Recovery != was.Recovery || server.Timeline != was.Timeline {
+	opened := &s.facts.Server
+	if server.Started != opened.Started || server.SystemID != opened.SystemID || server.Recovery != opened.Recovery || server.Timeline != opened.Timeline {
 		return fault.Retry(errors.New("the server is not the one that the session was opened on"))
 	}
 	s.identity.Server, s.identity.Time = server.LSN, server.Now

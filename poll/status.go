@@ -40,9 +40,9 @@ func (b *Blocker) String() string {
 		return fmt.Sprintf("prepared transaction %q of database %s (id %d)", b.Prepared, b.Database, b.XID)
 	}
 	text := fmt.Sprintf("transaction %d of server process %d", b.XID, b.PID)
-	for _, more := range []struct{ what, is string }{{"application", b.Application}, {"database", b.Database}, {"state", b.State}} {
-		if more.is != "" {
-			text += ", " + more.what + " " + more.is
+	for _, more := range []struct{ what, text string }{{"application", b.Application}, {"database", b.Database}, {"state", b.State}} {
+		if more.text != "" {
+			text += ", " + more.what + " " + more.text
 		}
 	}
 	return text
@@ -68,8 +68,8 @@ func (s *Source) Status() Status {
 	return st
 }
 
-// looked counts a look.
-func (s *Source) looked() {
+// countLook counts a look.
+func (s *Source) countLook() {
 	s.mu.Lock()
 	s.status.Looks++
 	s.mu.Unlock()

@@ -168,7 +168,7 @@ func (t *trend) exhaustion(left int64) float64 {
 // over is the number of seconds until left is used up, by how much grew from earlier samples to now. A rate that was measured
 // over some time tells about eight times that time to come. So a short burst does not foretell the night, but a sudden load
 // that uses up everything within a minute is seen after seconds.
-func (t *trend) over(left int64, now sample, earlier []sample, of func(sample) int64) float64 {
+func (t *trend) over(left int64, now sample, earlier []sample, size func(sample) int64) float64 {
 	soonest := math.Inf(1)
 	for span, longest := max(longestSpan, 8*t.interval), true; span >= 2*t.interval || longest; span, longest = span/2, false {
 		from := firstWithin(earlier, now.at, span, earlier[0])
@@ -176,7 +176,7 @@ func (t *trend) over(left int64, now sample, earlier []sample, of func(sample) i
 		if passed <= 0 || passed > span && !longest {
 			continue
 		}
-		grown := of(now) - of(from)
+		grown := size(now) - size(from)
 		if grown <= 0 {
 			continue
 		}

@@ -51,8 +51,8 @@ func shows(ctx context.Context, broker *kgo.Broker, topic, key, value string) bo
 	if err != nil {
 		return false
 	}
-	is := answer.(*kmsg.DescribeConfigsResponse).Resources
-	return len(is) == 1 && len(is[0].Configs) == 1 && is[0].Configs[0].Value != nil && *is[0].Configs[0].Value == value
+	found := answer.(*kmsg.DescribeConfigsResponse).Resources
+	return len(found) == 1 && len(found[0].Configs) == 1 && found[0].Configs[0].Value != nil && *found[0].Configs[0].Value == value
 }
 
 // Grow gives topics as many partitions, and returns when the leader of each partition answers.

@@ -49,24 +49,24 @@ type kafkaMetrics struct {
 func newKafkaMetrics(reg prometheus.Registerer) *kafkaMetrics {
 	m := &kafkaMetrics{topics: map[string]struct{}{}, clients: map[*kgo.Client]struct{}{}}
 	m.Metrics = kprom.NewMetrics("walpost_kafka", kprom.Registerer(withoutBuffers{reg}))
-	for name, of := range map[string]func(*kgo.Client) int64{
+	for name, count := range map[string]func(*kgo.Client) int64{
 		"walpost_kafka_buffered_produce_records": (*kgo.Client).BufferedProduceRecords,
 		"walpost_kafka_buffered_produce_bytes":   (*kgo.Client).BufferedProduceBytes,
 	} {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: "What all Kafka clients have buffered and not yet produced."},
-			func() float64 { return m.sum(of) }))
+			func() float64 { return m.sum(count) }))
 	}
 	return m
 }
 
 // sum adds up what the open clients say.
-func (m *kafkaMetrics) sum(of func(*kgo.Client) int64) float64 {
+func (m *kafkaMetrics) sum(count func(*kgo.Client) int64) float64 {
 	m.mu.Lock()
-	clients := slices.Collect(maps.Keys(m.clients)) // a client may call OnProduceBatchWritten under a lock that of needs
+	clients := slices.Collect(maps.Keys(m.clients)) // a client may call OnProduceBatchWritten under a lock that count needs
 	m.mu.Unlock()
 	n := int64(0)
 	for _, c := range clients {
-		n += of(c)
+		n += count(c)
 	}
 	return float64(n)
 }

@@ -171,8 +171,8 @@ type Halt struct {
 	Waiting  []relay.Waiting `json:"waiting"`  // what was in flight and is not delivered, by topic
 }
 
-// place is a position, 0/0 for none.
-func place(p cdc.Position) string {
+// positionText is a position, 0/0 for none.
+func positionText(p cdc.Position) string {
 	if p == 0 {
 		return cdc.LSN(0).String()
 	}
@@ -185,7 +185,7 @@ func haltOf(s walpost.Status) *Halt {
 		return nil
 	}
 	v := &Halt{
-		EventID: bad.EventID, Table: bad.Table.String(), Commit: place(bad.Commit), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
+		EventID: bad.EventID, Table: bad.Table.String(), Commit: positionText(bad.Commit), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
 		Error: bad.Reason(), Hint: bad.Hint(), Repair: bad.Repair(), Commands: bad.Commands(), Waiting: append([]relay.Waiting{}, s.Waiting...),
 	}
 	return v
@@ -242,7 +242,7 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 	if s.Poll != nil {
 		v.Source.Database = s.Identity.Database
 	}
-	position := place
+	position := positionText
 	if s.Poll != nil {
 		position = cdc.Position.String
 	}
