@@ -78,7 +78,6 @@ func (s *Source) Backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 // Watch keeps Status.Backlog new, until ctx ends. delivered is the position below which everything is
 // delivered, 0 if this process does not know it.
 func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func() cdc.Position) {
-	var delay delay
 	for failures := 0; ; {
 		var b *Backlog
 		var err error
@@ -98,15 +97,6 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 			s.set.Logger.Info().Int("times", failures).Msg("undelivered rows can be counted again")
 			failures = 0
 		}
-		if b != nil {
-			switch warn, over := delay.by(b.Blocker, time.Now()); {
-			case over:
-				s.set.Logger.Info().Str("table", s.set.Table.String()).Msg("rows no longer wait for a transaction")
-			case warn:
-				s.set.Logger.Warn().Str("table", s.set.Table.String()).Str("transaction", b.Blocker.String()).Dur("for", time.Since(delay.since).Round(time.Second)).
-					Msg("rows wait, because a transaction with a lower id has not ended")
-			}
-		}
 		s.mu.Lock()
 		s.status.Backlog, s.status.BacklogErr = b, ""
 		if err != nil {
@@ -122,41 +112,6 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 // delayAfter is the age from which a transaction counts as one that delays delivery. Every writer delays
 // delivery for the moment that its transaction takes.
 const delayAfter = time.Second
-
-// logAfter is the age from which the log names such a transaction.
-const logAfter = 10 * time.Second
-
-// logEvery is how often the log repeats it.
-const logEvery = 5 * time.Minute
-
-// A delay is the transaction that rows wait for, as the log has it.
-type delay struct {
-	xid    uint64    // 0 for none
-	since  time.Time // it is open, or was first seen
-	logged time.Time // zero for not yet
-}
-
-// by takes what delays rows now, nil for nothing. It reports whether the log must name it, and whether a delay that
-// the log has named is over. Without pg_monitor the server hides since when a transaction of another role is open, so what
-// counts is how long it was seen.
-func (d *delay) by(b *Blocker, now time.Time) (warn, over bool) {
-	if b == nil {
-		over = !d.logged.IsZero()
-		*d = delay{}
-		return false, over
-	}
-	if b.XID != d.xid {
-		d.xid, d.since = b.XID, now
-	}
-	if !b.Since.IsZero() {
-		d.since = b.Since.Time
-	}
-	if now.Sub(d.since) < logAfter || now.Sub(d.logged) < logEvery {
-		return false, false
-	}
-	d.logged = now
-	return true, false
-}
 
 // newBacklog is a Backlog of so many rows, the oldest of which has an age in microseconds.
 func newBacklog(rows int, age *float64) *Backlog {

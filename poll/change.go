@@ -37,13 +37,13 @@ func (s *Source) Change(ctx context.Context, former Former) (at cdc.Position, fo
 	}
 	got, err := pg.Row[struct {
 		Got    bool
-		Holder *int32
+		Holder int32
 	}](ctx, session.conn, "take the lock of the relay", fmt.Sprintf("SELECT pg_try_advisory_lock(%d, %d) AS got, %s AS holder", nameLock, digest(s.set.Name), holderQuery(nameLock, digest(s.set.Name))))
 	if err != nil {
 		return 0, found, 0, err
 	}
 	if !got.Got {
-		return 0, found, 0, fault.Config(fmt.Errorf("the relay runs with its former configuration (server process %d)", deref(got.Holder)), "Stop every walpost run of this relay first.")
+		return 0, found, 0, fault.Config(fmt.Errorf("the relay runs with its former configuration (server process %d)", got.Holder), "Stop every walpost run of this relay first.")
 	}
 	if err := session.claimTable(ctx); err != nil {
 		return 0, found, 0, err
@@ -63,13 +63,6 @@ func (s *Source) Change(ctx context.Context, former Former) (at cdc.Position, fo
 		from, err = c.unfinished(ctx)
 	}
 	return cdc.Numbered(from), session.identity, marked, err
-}
-
-func deref(pid *int32) int32 {
-	if pid == nil {
-		return 0
-	}
-	return *pid
 }
 
 // markRows is how many rows one transaction marks.

@@ -169,8 +169,8 @@ func (s *claimer) giveUp(ctx context.Context) error {
 	if !stalled {
 		return nil
 	}
-	found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for a worker that delivers", "SELECT "+holderQuery(ableLock, digest(s.Claims.set.Name))+" AS holder")
-	if err == nil && found.Holder != 0 {
+	pid, err := process(ctx, s.conn, holderQuery(ableLock, digest(s.Claims.set.Name)))
+	if err == nil && pid != 0 {
 		s.gaveUp = true
 		s.bind()
 	}

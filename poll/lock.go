@@ -47,7 +47,12 @@ func lockIs(class uint32, key int32) string {
 
 // Holder returns the server process that polls for the relay of a name, 0 for none.
 func Holder(ctx context.Context, conn *pgconn.PgConn, name string) (pid int32, err error) {
-	found, err := pg.Row[struct{ Holder int32 }](ctx, conn, "look for a relay that polls", "SELECT "+holderQuery(nameLock, digest(name))+" AS holder")
+	return process(ctx, conn, holderQuery(nameLock, digest(name)))
+}
+
+// process is the server process that a query finds, 0 for none.
+func process(ctx context.Context, conn *pgconn.PgConn, query string) (pid int32, err error) {
+	found, err := pg.Row[struct{ Holder int32 }](ctx, conn, "look for other relays", "SELECT "+query+" AS holder")
 	return found.Holder, err
 }
 
@@ -68,7 +73,7 @@ func (s *Session) lock(ctx context.Context) error {
 			return err
 		case got.Got:
 			return nil
-		case got.Holder == s.src.process() && got.Holder != 0 && mode == "":
+		case got.Holder == s.src.newestProcess() && got.Holder != 0 && mode == "":
 			// The server has not noticed that this process lost that connection.
 			if _, err := s.conn.Exec(ctx, fmt.Sprintf("SELECT pg_terminate_backend(%d)", got.Holder)).ReadAll(); err != nil {
 				return pg.Classify(fmt.Errorf("end the former session: %w", err))
@@ -101,23 +106,23 @@ func (s *Session) claimTable(ctx context.Context) error {
 		if other == set.Strategy {
 			continue
 		}
-		found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for other relays", "SELECT "+holderQuery(tableLock, digest(table, other))+" AS holder")
+		pid, err := process(ctx, s.conn, holderQuery(tableLock, digest(table, other)))
 		if err != nil {
 			return err
 		}
-		if found.Holder != 0 {
-			return fault.Config(fmt.Errorf("a relay with source.poll.strategy %s reads table %s (server process %d)", other, table, found.Holder),
+		if pid != 0 {
+			return fault.Config(fmt.Errorf("a relay with source.poll.strategy %s reads table %s (server process %d)", other, table, pid),
 				"All relays of a table must have the same strategy. Stop the other relay first.")
 		}
 	}
 	for _, a := range alike {
-		found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for other relays", fmt.Sprintf("SELECT (SELECT min(pid) FROM pg_locks WHERE %s AND pid NOT IN (SELECT pid FROM pg_locks WHERE %s)) AS holder",
+		pid, err := process(ctx, s.conn, fmt.Sprintf("(SELECT min(pid) FROM pg_locks WHERE %s AND pid NOT IN (SELECT pid FROM pg_locks WHERE %s))",
 			lockIs(tableLock, strategyKey), lockIs(likeLock, digest(table, a.what, a.value))))
 		if err != nil {
 			return err
 		}
-		if found.Holder != 0 {
-			return fault.Config(fmt.Errorf("a worker whose %s is not %q claims rows of table %s (server process %d)", a.what, a.value, table, found.Holder),
+		if pid != 0 {
+			return fault.Config(fmt.Errorf("a worker whose %s is not %q claims rows of table %s (server process %d)", a.what, a.value, table, pid),
 				"All workers of a table must have the same name, order column, key column and event id column in walpost.yaml: otherwise the order of a key is lost. Stop the other workers first.")
 		}
 	}

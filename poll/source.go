@@ -43,8 +43,8 @@ func (s *Source) Claims() *Claims {
 	return s.claims
 }
 
-// process is the server process of the newest session, 0 before the first.
-func (s *Source) process() int32 {
+// newestProcess is the server process of the newest session, 0 before the first.
+func (s *Source) newestProcess() int32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pid
@@ -105,7 +105,7 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 		return err
 	}
 	if unmet := condition.Unmet(set.Conditions(s.facts)); len(unmet) > 0 {
-		err := unmet[0].Fault(s.src.process() != 0)
+		err := unmet[0].Fault(s.src.newestProcess() != 0)
 		if s.facts.Server.Recovery {
 			err = fault.Retry(err)
 		}
