@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/walpost/walpost/internal/localpg"
 )
@@ -95,9 +94,5 @@ func (pg *PG) Promote(t testing.TB) {
 // wait waits until a query returns true.
 func (pg *PG) wait(t testing.TB, what, sql string, args ...any) {
 	t.Helper()
-	for limit := time.Now().Add(time.Minute); pg.Value(t, pg.DSN("postgres"), sql, args...) != "true"; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
+	soon(t, what, func() bool { return pg.Value(t, pg.DSN("postgres"), sql, args...) == "true" })
 }
