@@ -11,14 +11,14 @@ import (
 	"github.com/walpost/walpost/internal/wait"
 )
 
-// CountedRows bounds Backlog.Rows, because counting costs the server time.
-const CountedRows = 10_000
+// countedRows bounds Backlog.Rows, because counting costs the server time.
+const countedRows = 10_000
 
 // A Backlog is what one look found that is written and not delivered.
 type Backlog struct {
 	At       time.Time    // of the look
 	Position cdc.Position // everything below it is delivered
-	Rows     int          // that are not delivered, CountedRows at the most
+	Rows     int          // that are not delivered, countedRows at the most
 	More     bool         // there are more
 	Oldest   time.Time    // when the oldest of them was written; zero for none, or if nothing tells it
 	Blocker  *Blocker     // the transaction that delays them; nil for none
@@ -26,7 +26,7 @@ type Backlog struct {
 	Claims   *ClaimCounts // nil for the strategy cursor
 }
 
-// ClaimCounts are what workers claim, of the oldest CountedRows rows that are not finished. They, and the types below, are also a part of
+// ClaimCounts are what workers claim, of the oldest countedRows rows that are not finished. They, and the types below, are also a part of
 // /api/status.
 type ClaimCounts struct {
 	Claimed int          `json:"claimed_rows"` // whose lease has not ended
@@ -115,7 +115,7 @@ const delayAfter = time.Second
 
 // newBacklog is a Backlog of so many rows, the oldest of which has an age in microseconds.
 func newBacklog(rows int, age *float64) *Backlog {
-	b := &Backlog{Rows: min(rows, CountedRows), More: rows > CountedRows}
+	b := &Backlog{Rows: min(rows, countedRows), More: rows > countedRows}
 	if age != nil {
 		b.Oldest = time.Now().Add(-time.Duration(max(0, *age)) * time.Microsecond)
 	}
@@ -133,7 +133,7 @@ func (s *cursor) backlog(ctx context.Context, at uint64) (*Backlog, error) {
  (SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1) AS newest,
  extract(epoch FROM clock_timestamp()) * 1000000 - o.at AS age
  FROM (SELECT 1) one LEFT JOIN (SELECT (%[4]s)::bigint AS at FROM %[2]s WHERE %[3]s ORDER BY %[1]s LIMIT 1) o ON true`,
-		s.xid("t"), s.rows.from, s.atLeast("t", at), s.rows.Time, CountedRows+1))
+		s.xid("t"), s.rows.from, s.atLeast("t", at), s.rows.Time, countedRows+1))
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (s *cursor) backlog(ctx context.Context, at uint64) (*Backlog, error) {
 func (s *claimer) backlog(ctx context.Context, _ uint64) (*Backlog, error) {
 	r := s.Session.rows
 	rows := fmt.Sprintf("(SELECT %s AS id, t.xmax AS locker, t.claimed_until, t.next_attempt_at, t.attempts, t.last_error, %s AS place, (%s)::bigint AS at FROM %s WHERE t.finished_at IS NULL ORDER BY %[2]s LIMIT %[5]d) c",
-		r.id, r.order, r.Time, r.from, CountedRows+1)
+		r.id, r.order, r.Time, r.from, countedRows+1)
 	got, err := pg.Row[struct {
 		Rows, Claimed, Waiting, Workers int
 		Age                             *float64

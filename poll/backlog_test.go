@@ -30,7 +30,7 @@ func TestTheBacklogIsWhatIsNotDelivered(t *testing.T) {
 		t.Errorf("no row: %+v", b)
 	}
 	w.exec("INSERT INTO outbox (id, key) SELECT i, i FROM generate_series(1, 10001) i")
-	if b := w.backlog(); b.Rows != CountedRows || !b.More {
+	if b := w.backlog(); b.Rows != countedRows || !b.More {
 		t.Errorf("10001 rows: %+v", b)
 	}
 }

@@ -130,7 +130,7 @@ func (s *claimer) tell(ctx context.Context) error {
 	s.logged = now
 	r := s.Session.rows
 	found, err := pg.Row[struct{ Ended bool }](ctx, s.conn, "look for ended leases", fmt.Sprintf("SELECT EXISTS (SELECT FROM (SELECT t.claimed_by, t.claimed_until FROM %s WHERE t.finished_at IS NULL ORDER BY %s LIMIT %d) t WHERE t.claimed_until < now() AND NOT %s) AS ended",
-		r.from, r.order, CountedRows, s.claimedByProcess("t")))
+		r.from, r.order, countedRows, s.claimedByProcess("t")))
 	if err != nil || !found.Ended {
 		return err
 	}
