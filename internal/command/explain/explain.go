@@ -37,21 +37,22 @@ type Config struct {
 
 // An Explanation is the record that one row gives, or why it gives none.
 type Explanation struct {
-	Table  string
-	Record *cdc.Record // nil if the row gives none
-	// TimeFrom says where the record's timestamp comes from.
-	TimeFrom string
-	// Partition is -1 if it is unknown, or if the producer may choose any. PartitionFrom says why.
-	Partition     int32
-	PartitionFrom string
+	Table   string `json:"table"`
+	EventID string `json:"event_id"` // "" if it could not be found
 
-	// Problem says why the row produces no record, or why its record would not be delivered; "" if there is none. Option is the
-	// key of walpost.yaml and Column the column that the problem is about, if they are known. Hint says what to do.
-	Problem string
-	Option  string
-	Column  string
-	Hint    string
-	EventID string // "" if it could not be found
+	// Problem says why the row produces no record, or why its record would not be delivered; "" if there is none. Column is the column
+	// and Option the key of walpost.yaml that the problem is about, if they are known. Hint says what to do.
+	Problem string `json:"problem,omitempty"`
+	Column  string `json:"column,omitempty"`
+	Option  string `json:"option,omitempty"`
+	Hint    string `json:"fix,omitempty"`
+
+	Record *cdc.Record `json:"-"` // nil if the row gives none
+	// TimeFrom says where the record's timestamp comes from.
+	TimeFrom string `json:"-"`
+	// Partition is -1 if it is unknown, or if the producer may choose any. PartitionFrom says why.
+	Partition     int32  `json:"-"`
+	PartitionFrom string `json:"-"`
 }
 
 // ErrNoRow says that the table does not have the row that was asked for.
