@@ -2,11 +2,13 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -29,54 +31,6 @@ type Archive struct {
 	// MayUse and MayInsert are the rights of the role on the schema and on the table.
 	MayUse    bool `json:"may_use"`
 	MayInsert bool `json:"may_insert"`
-}
-
-// A Misfit is why an archive cannot take rows.
-type Misfit struct {
-	Archive, Of pg.Table
-	Kind        MisfitKind
-	Names       []string // of relations or columns
-}
-
-// A MisfitKind is a sort of Misfit. Its text is the message, with the archive, the names and the
-// outbox to fill in.
-type MisfitKind string
-
-// The misfits, in the order in which a person should mend them.
-const (
-	NoArchive        MisfitKind = "archive table %[1]s does not exist"
-	ArchiveUnfit     MisfitKind = "archive table %[1]s cannot take rows: %[2]s is not an ordinary logged table"
-	ArchivePublished MisfitKind = "archive table %[1]s is published (%[2]s): Postgres would send each archived row to walpost once more"
-	ArchiveMissing   MisfitKind = "archive table %[1]s does not fit: it needs %[2]s as in %[3]s"
-	ArchiveRequired  MisfitKind = "archive table %[1]s does not fit: %[2]s may not be NULL there, and may be missing in a row of %[3]s"
-	ArchiveBarred    MisfitKind = "the role may not write to archive table %[1]s"
-)
-
-func (m *Misfit) Error() string {
-	return fmt.Sprintf(strings.ReplaceAll(string(m.Kind), "%[3]s", m.Of.String())+"%.0[2]s", m.Archive, strings.Join(m.Names, ", "))
-}
-
-// Misfits returns everything that keeps the archive from taking rows.
-func (a *Archive) Misfits() (found []*Misfit) {
-	if !a.Exists {
-		return []*Misfit{{a.Table, a.Of, NoArchive, nil}}
-	}
-	for _, m := range []struct {
-		is    bool
-		kind  MisfitKind
-		names []string
-	}{
-		{len(a.Unfit) > 0, ArchiveUnfit, a.Unfit},
-		{len(a.Published) > 0, ArchivePublished, a.Published},
-		{len(a.Missing) > 0, ArchiveMissing, a.Missing},
-		{len(a.Required) > 0, ArchiveRequired, a.Required},
-		{!a.MayUse || !a.MayInsert, ArchiveBarred, nil},
-	} {
-		if m.is {
-			found = append(found, &Misfit{a.Table, a.Of, m.kind, m.names})
-		}
-	}
-	return found
 }
 
 // LookAtArchive reads what the catalog says of the archive of t.
@@ -102,17 +56,17 @@ SELECT EXISTS (SELECT FROM a) AS exists,
 	return &a, err
 }
 
-// archive reads the archive of t.
+// archive reads the archive of t. The error says why it cannot take rows.
 func (c *Cleaner) archive(ctx context.Context, t pg.Table) (*Archive, error) {
-	return LookAtArchive(ctx, c.conn, t, t.Archive(c.cfg.ArchiveTable), c.cfg.Publication)
-}
-
-// fits returns the first reason why the archive cannot take rows, or nil.
-func (a *Archive) fits() error {
-	if misfits := a.Misfits(); len(misfits) > 0 {
-		return fmt.Errorf("%w (walpost check says what to do)", misfits[0])
+	a, err := LookAtArchive(ctx, c.conn, t, t.Archive(c.cfg.ArchiveTable), c.cfg.Publication)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	var l condition.List
+	if a.Conditions(&l, c.role); len(l.Found) > 0 {
+		return nil, errors.New(text(&l.Found[0]))
+	}
+	return a, nil
 }
 
 // moveBatch moves the rows that old selects from leaf, which is t or a partition of t, to the archive.
@@ -124,9 +78,6 @@ func (c *Cleaner) moveBatch(ctx context.Context, t, leaf pg.Table, old string, a
 	var a *Archive
 	if err == nil {
 		a, err = c.archive(ctx, t)
-	}
-	if err == nil {
-		err = a.fits()
 	}
 	if err == nil {
 		columns := make([]string, len(a.Columns))

@@ -310,11 +310,7 @@ func (c *Cleaner) clean(ctx context.Context, t *pg.TableFacts, below uint64) (er
 		return err
 	}
 	if c.cfg.Mode == MoveToArchive {
-		a, err := c.archive(ctx, t.Table)
-		if err == nil {
-			err = a.fits()
-		}
-		if err != nil {
+		if _, err := c.archive(ctx, t.Table); err != nil {
 			return err
 		}
 	}
@@ -375,16 +371,6 @@ func (c *Cleaner) note(format string, args ...any) {
 	if note := fmt.Sprintf(format, args...); !slices.Contains(c.notes, note) {
 		c.notes = append(c.notes, note)
 	}
-}
-
-// hint adds a hint, which stays until the connection ends.
-func (c *Cleaner) hint(h string) {
-	c.update(func(s *Status) {
-		if !slices.Contains(s.Hints, h) {
-			s.Hints = append(s.Hints, h)
-			c.cfg.Logger.Warn().Msg("cleanup: " + h)
-		}
-	})
 }
 
 // lacks adds the statement that grants the missing right, if err is about a right.

@@ -9,17 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
-
-// IsTime reports whether a column can be the time column.
-func IsTime(c *cdc.Column) bool {
-	return slices.Contains([]uint32{pgtype.TimestamptzOID, pgtype.TimestampOID, pgtype.DateOID}, c.TypeOID)
-}
 
 // prepare sets up a new connection.
 func (c *Cleaner) prepare(ctx context.Context) error {
@@ -28,8 +21,8 @@ func (c *Cleaner) prepare(ctx context.Context) error {
 	if err := c.exec(ctx, "cleanup", "SET lock_timeout = '1s'", "SET row_security = off"); err != nil {
 		return err
 	}
-	is, err := pg.Row[struct{ Role string }](ctx, c.conn, "read the role", "SELECT current_user AS role")
-	c.role = is.Role
+	user, err := pg.Row[struct{ Role string }](ctx, c.conn, "read the role", "SELECT current_user AS role")
+	c.role = user.Role
 	return err
 }
 
@@ -47,26 +40,13 @@ func (c *Cleaner) look(ctx context.Context) error {
 		if !t.Exists() {
 			return fmt.Errorf("cleanup: table %s does not exist", t)
 		}
-		at := t.Relation.Index(c.cfg.TimeColumn)
-		if at < 0 {
-			return fmt.Errorf("cleanup of %s: there is no column %q (source.time_column)", t, c.cfg.TimeColumn)
+		var l condition.List
+		filter := f.Publication.Filter(t.Table)
+		if c.filtered = c.filtered || filter != ""; !c.cfg.Conditions(&l, t, filter) && filter == "" {
+			return fmt.Errorf("cleanup: %s", text(&l.Found[0]))
 		}
-		if column := &t.Relation.Columns[at]; !IsTime(column) {
-			return fmt.Errorf("cleanup of %s: source.time_column must be a timestamptz, timestamp or date (column %s is a %s)", t, column.Name, column.TypeName)
-		}
-		if filter := f.Publication.Filter(t.Table); filter != "" {
-			// A row that the filter leaves out was not delivered. A row that an UPDATE brought in was not
-			// delivered either, if the publication has inserts only.
-			c.filtered = true
-			hints = append(hints, fmt.Sprintf("publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none",
-				c.cfg.Publication, t, filter))
-		}
-		if c.cfg.Mode != DropPartitions && !t.IndexedBy(c.cfg.TimeColumn) {
-			how := " CONCURRENTLY"
-			if t.Partitioned() {
-				how = ""
-			}
-			hints = append(hints, fmt.Sprintf("every pass reads the whole table; run: CREATE INDEX%s ON %s (%s);", how, t.SQL(), pg.QuoteIdent(c.cfg.TimeColumn)))
+		for i := range l.Found {
+			hints = append(hints, text(&l.Found[i]))
 		}
 	}
 	c.update(func(s *Status) {

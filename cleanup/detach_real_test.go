@@ -109,6 +109,7 @@ func TestPartitionsOfOtherKindsAreLeftAlone(t *testing.T) {
 				return
 			}
 			p.want("neither is detached", 1, 2)
+			p.run() // it shows the hints of the pass before
 			if s := p.Status(); len(s.Hints) != 2 {
 				t.Errorf("%+v", s)
 			}

@@ -37,11 +37,8 @@ type partition struct {
 func (p partition) endless() bool { return math.IsInf(p.to-p.from, 1) }
 
 // partitions returns the partitions of t that have bounds, in their order, and the default partition,
-// or nil. It returns an error if t is not partitioned by range of the time column.
+// or nil.
 func (c *Cleaner) partitions(ctx context.Context, t *pg.TableFacts) (parts []partition, rest *pg.Table, err error) {
-	if t.RangeColumn != c.cfg.TimeColumn {
-		return nil, nil, fmt.Errorf("cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
-	}
 	// Postgres prints a bound in the type of the column. All three types can be read as a
 	// timestamptz in UTC.
 	type child struct {
@@ -188,7 +185,7 @@ func (c *Cleaner) dropOld(ctx context.Context, t *pg.TableFacts, below uint64) e
 			continue
 		}
 		if !p.pending && !p.plain {
-			c.hint("partition " + p.String() + " is never dropped, because it is partitioned itself, foreign or unlogged")
+			c.note("partition %s is never dropped, because it is partitioned itself, foreign or unlogged", p)
 			continue
 		}
 		// A partition that cannot be detached, for example because of a foreign key, keeps no other one.

@@ -39,25 +39,25 @@ type Run struct {
 func Check(ctx context.Context, run Run) []Finding {
 	var all, known sync.WaitGroup
 	var database, clock, rows, kafka []Finding
-	var want Expected // known guards it
-	known.Go(func() { want.DatabaseAhead, clock = databaseClock(ctx, run.Source) })
+	var want expectation // known guards it
+	all.Go(func() { clock = databaseClock(ctx, run.Source) })
 	known.Go(func() {
 		want.Topics, rows = checkRows(ctx, &run)
 		want.Patterns = run.Router.TopicPatterns()
 		if only := want.Patterns[0]; len(want.Patterns) == 1 && !strings.Contains(only, "*") && len(want.Topics) == 0 {
-			want.Topics[only] = Traffic{}
+			want.Topics[only] = topicTraffic{}
 		}
 	})
 	all.Go(func() {
 		if run.Postgres != nil {
 			database = run.Postgres(ctx)
 		} else {
-			database = checkPostgres(ctx, run.Source.Config())
+			database = checkPostgres(ctx, run.Source.Config(), examineWithin, walPause)
 		}
 	})
 	if run.Kafka != nil {
 		all.Go(func() {
-			kafka = checkKafka(ctx, *run.Kafka, run.Checkpoint, run.Name, func() Expected {
+			kafka = checkKafka(ctx, *run.Kafka, run.Checkpoint, run.Name, func() expectation {
 				known.Wait()
 				return want
 			})
@@ -68,29 +68,33 @@ func Check(ctx context.Context, run Run) []Finding {
 	return slices.Concat(database, clock, rows, kafka)
 }
 
-// databaseClock compares the database's clock with this machine's: how far it is ahead, nil if that is not known. checkPostgres
-// says that a database cannot be reached.
-func databaseClock(ctx context.Context, source *replication.Source) (ahead *time.Duration, found []Finding) {
+// databaseClock compares the database's clock with this machine's clock. It finds nothing if the database cannot be reached, which
+// checkPostgres reports.
+func databaseClock(ctx context.Context, source *replication.Source) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
 	cfg := source.Config()
 	reader := slot.NewReader(cfg.Connection(), cfg.Slot)
 	defer reader.Close()
 	if _, err := reader.Read(ctx, false); err != nil { // opens the connection
-		return nil, nil
+		return nil
 	}
 	h, err := reader.Read(ctx, false)
 	if err != nil {
-		return nil, nil
+		return nil
 	}
-	return &h.ClockSkew, []Finding{judgeClock(h.ClockSkew, h.RoundTrip/2+time.Millisecond)}
+	return []Finding{judgeClock(h.ClockSkew, h.RoundTrip/2+time.Millisecond)}
 }
 
 // judgeClock judges how far the database's clock is ahead of ours, which is known within a bound.
 func judgeClock(ahead, within time.Duration) Finding {
+	direction := "ahead of"
+	if ahead < 0 {
+		direction = "behind"
+	}
 	f := Finding{
 		Side: Postgres, Name: "clock", Verdict: OK,
-		Why: fmt.Sprintf("the database's clock is %s this machine's clock (within %s)", apart(ahead), within.Round(time.Millisecond)),
+		Why: fmt.Sprintf("the database's clock is %.3fs %s this machine's clock (within %s)", ahead.Abs().Seconds(), direction, within.Round(time.Millisecond)),
 	}
 	if ahead.Abs() > slot.MaxClockSkew+within {
 		f.Verdict, f.Fix = Warn, fix.ByWords("Set the clocks of the database and of this machine (NTP). Ages and latencies are wrong by the difference.")

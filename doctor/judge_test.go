@@ -252,9 +252,3 @@ func TestTheRateIsMeasuredWhereThereIsALimit(t *testing.T) {
 		}
 	}
 }
-
-func TestAzureIsNotToldHowLargeTheSettingMayBe(t *testing.T) {
-	if text := keepSize.Text(fix.Azure); strings.Contains(text, "keep it below") {
-		t.Error(text)
-	}
-}

@@ -15,8 +15,8 @@ import (
 	"github.com/walpost/walpost/sink"
 )
 
-// Traffic is what is known of the records that go to a topic. The zero value says nothing.
-type Traffic struct {
+// topicTraffic is what is known of the records that go to a topic. The zero value says nothing.
+type topicTraffic struct {
 	Largest   int       // bytes of the largest record, as sink.BatchBytes counts them
 	Newest    time.Time // the newest timestamp
 	Keyless   bool      // a record has no key
@@ -24,7 +24,7 @@ type Traffic struct {
 }
 
 // Add takes a record into account.
-func (t *Traffic) Add(rec *cdc.Record) {
+func (t *topicTraffic) Add(rec *cdc.Record) {
 	t.Largest = max(t.Largest, sink.BatchBytes(rec))
 	t.Partition = max(t.Partition, rec.Partition)
 	t.Keyless = t.Keyless || rec.Key == nil
@@ -33,13 +33,11 @@ func (t *Traffic) Add(rec *cdc.Record) {
 	}
 }
 
-// Expected is what the database says of a run: the records for each topic, and how far the database's clock is ahead of this
-// machine's clock (nil if that is not known).
-type Expected struct {
-	Topics map[string]Traffic
+// expectation is what the database says of a run: the records for each topic.
+type expectation struct {
+	Topics map[string]topicTraffic
 	// Patterns are the names of the topics that rows go to, as in router.TopicPatterns.
-	Patterns      []string
-	DatabaseAhead *time.Duration
+	Patterns []string
 }
 
 const (
@@ -51,7 +49,7 @@ const (
 // checkKafka looks at the Kafka side of the conditions. cfg is valid, checkpoint is the topic of the checkpoints, or empty, and name is
 // the relay's name. It changes nothing: it only asks whether topics could be created. It calls expected once it has looked at the brokers, also if
 // it cannot reach them. Then it takes topicsTimeout at most.
-func checkKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, expected func() Expected) []Finding {
+func checkKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, expected func() expectation) []Finding {
 	c := kafkaCheck{cfg: cfg, now: time.Now}
 	var err error
 	if c.cl, err = cfg.NewClient(); err != nil {
@@ -68,7 +66,6 @@ func checkKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, topicsTimeout)
 	defer cancel()
-	c.clocks(ctx, want.DatabaseAhead)
 	names := slices.Sorted(maps.Keys(want.Topics))
 	c.ask(ctx, names, checkpoint)
 	c.brokerSettings()
@@ -110,13 +107,10 @@ type kafkaCheck struct {
 	topics      map[string]*kafka.Topic // those that could be asked for
 	topicsErr   error
 	largest     int // max.message.bytes of the topics that rows go to
-	// ahead is how far the database's clock is ahead of the brokers' clock, if aheadKnown.
-	ahead      time.Duration
-	aheadKnown bool
 }
 
 func (c *kafkaCheck) add(name string, verdict Verdict, why string, steps ...fix.Step) {
-	c.found = append(c.found, Finding{Side: Kafka, Name: name, Verdict: verdict, Why: why, Fix: steps, Provider: c.fixes.provider})
+	c.found = append(c.found, Finding{Side: Kafka, Name: name, Verdict: verdict, Why: why, Fix: steps})
 }
 
 // ask asks the brokers once for their settings, and for all topics of the relay: those that rows go to, and its own.
@@ -151,7 +145,7 @@ func (c *kafkaCheck) known(name, topic, rename string) *kafka.Topic {
 	if err := topicname.Check(topic); err != nil {
 		c.add(name, Fail, err.Error(), fix.Words(rename))
 	} else if c.topicsErr != nil {
-		c.add(name, Fail, "the brokers do not answer: "+said(c.topicsErr))
+		c.add(name, Fail, "the brokers do not answer: "+errorLine(c.topicsErr))
 	}
 	return c.topics[topic]
 }

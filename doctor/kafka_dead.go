@@ -42,7 +42,7 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	defer cancel()
 	t, refused := c.ownTopic(ctx, name, topic, used, statelog.Letters)
 	if refused != nil {
-		c.add(name+" size", Warn, "the brokers refuse to raise max.message.bytes to the size of a request ("+said(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
+		c.add(name+" size", Warn, "the brokers refuse to raise max.message.bytes to the size of a request ("+errorLine(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
 	}
 	if t == nil {
 		return
@@ -56,7 +56,7 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	} else {
 		c.add(name, OK, "the topic exists and, according to the brokers, can be read and written")
 	}
-	if c.told(name, t, "the topic keeps every "+what) {
+	if c.settingsKnown(name, t, "the topic keeps every "+what) {
 		c.letterSettings(name, what, topic, t.Settings)
 		c.replicas(name, t)
 	}
@@ -85,13 +85,13 @@ func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool
 	return nil, nil
 }
 
-// told reports whether the brokers have told the settings of a topic, by which walpost knows whether what is true.
-func (c *kafkaCheck) told(name string, t *kafka.Topic, what string) bool {
+// settingsKnown reports whether the brokers have told the settings of a topic, by which walpost knows whether what is true.
+func (c *kafkaCheck) settingsKnown(name string, t *kafka.Topic, what string) bool {
 	switch {
 	case kafka.Denied(t.Refused):
 		c.add(name+" settings", Warn, "the relay's user may not read the topic's settings, so walpost cannot tell whether "+what, c.fixes.grant(t.Name, "DescribeConfigs"))
 	case t.Refused != nil:
-		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+said(t.Refused))
+		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+errorLine(t.Refused))
 	}
 	return t.Refused == nil
 }
@@ -102,7 +102,7 @@ func lacking(t *kafka.Topic) (missing []string) {
 		name string
 		op   kmsg.ACLOperation
 	}{{"Read", kmsg.ACLOperationRead}, {"Write", kmsg.ACLOperationWrite}} {
-		if may, told := t.Allows(right.op); told && !may {
+		if may, known := t.Allows(right.op); known && !may {
 			missing = append(missing, right.name)
 		}
 	}

@@ -32,7 +32,7 @@ func TestCheckJudgesTheTopicsOfLetters(t *testing.T) {
 		with := func(topic string) string {
 			cfg := config(c.ListenAddrs())
 			to(&cfg, topic)
-			return strings.ReplaceAll(looked(t, cfg, map[string]Traffic{"a": {}}, ""), what, "WHAT")
+			return strings.ReplaceAll(looked(t, cfg, map[string]topicTraffic{"a": {}}, ""), what, "WHAT")
 		}
 		hasNot(t, with(""), "WHAT")
 		hasNot(t, with("good"), "WHAT topic good size", "WHAT topic good retention", "WHAT topic good cleanup", "good partitions")
@@ -56,7 +56,7 @@ func TestCheckJudgesTheTopicsOfLetters(t *testing.T) {
 	parked := func(topic string, park bool) string {
 		cfg := config(c.ListenAddrs())
 		cfg.Parking, cfg.Park = topic, park
-		return looked(t, cfg, map[string]Traffic{"a": {}}, "")
+		return looked(t, cfg, map[string]topicTraffic{"a": {}}, "")
 	}
 	for _, park := range []bool{true, false} {
 		has(t, parked("three", park), "parked event topic three partitions: FAIL: the topic has 3 partitions", "delivery.parking_topic")

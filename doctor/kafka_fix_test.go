@@ -13,84 +13,27 @@ import (
 	"github.com/walpost/walpost/sink"
 )
 
-func TestEachProviderHasItsOwnWay(t *testing.T) {
+func TestFixesAreCommandsOfKafkasTools(t *testing.T) {
 	cfg := config([]string{"boot:9098"})
 	cfg.SASL = kafka.SASL{Mechanism: "SCRAM-SHA-512", Username: "re lay", Password: "x"}
-	for _, c := range []struct {
-		host                                                                 string
-		iam                                                                  bool
-		topic, broker, create, compacted, grant, grantCluster, transactional string
-	}{
-		{
-			host: "kafka-1.example.com", topic: "kafka-configs.sh --bootstrap-server boot:9098 --command-config admin.properties --alter --entity-type topics --entity-name t --add-config a=b",
-			broker: "Set a=b in server.properties", create: "kafka-topics.sh --bootstrap-server boot:9098 --command-config admin.properties --create --topic t --partitions 3 --replication-factor 2",
-			compacted:     "kafka-topics.sh --bootstrap-server boot:9098 --command-config admin.properties --create --topic t --partitions 1 --config cleanup.policy=compact",
-			grant:         "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation Write --operation DescribeConfigs --topic t",
-			grantCluster:  "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation IdempotentWrite --cluster",
-			transactional: "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation Write --operation Describe --transactional-id n",
-		},
-		{host: "notkafka.amazonaws.com.example", topic: "kafka-configs.sh", broker: "Set a=b in server.properties", create: "kafka-topics.sh", compacted: "kafka-topics.sh", grant: "kafka-acls.sh", grantCluster: "kafka-acls.sh", transactional: "kafka-acls.sh"},
-		{
-			host: "b-1.shop.x1.c2.kafka.eu-west-1.amazonaws.com", topic: "kafka-configs.sh", broker: "aws kafka create-configuration", create: "kafka-topics.sh", compacted: "kafka-topics.sh",
-			grant: "kafka-acls.sh", grantCluster: "kafka-acls.sh", transactional: "kafka-acls.sh",
-		},
-		{
-			host: "boot-x.c1.kafka-serverless.eu-west-1.amazonaws.com.", iam: true, topic: "kafka-configs.sh", broker: "aws kafka", create: "kafka-topics.sh", compacted: "kafka-topics.sh",
-			grant: "Allow kafka-cluster:WriteData, kafka-cluster:DescribeTopicDynamicConfiguration on topic t in the IAM policy", grantCluster: "Allow kafka-cluster:WriteDataIdempotently on the cluster",
-			transactional: "Allow kafka-cluster:DescribeTransactionalId and kafka-cluster:AlterTransactionalId on the transactional id n in the IAM policy",
-		},
-		{
-			host: "B0-PKC-1.eu.aws.confluent.cloud", topic: "confluent kafka topic update t --config a=b", broker: "confluent kafka cluster configuration update --config a=b",
-			create: "confluent kafka topic create t --partitions 3", compacted: "confluent kafka topic create t --partitions 1 --config cleanup.policy=compact",
-			grant:         "confluent kafka acl create --allow --service-account <the relay's> --operations write,describe-configs --topic t",
-			grantCluster:  "confluent kafka acl create --allow --service-account <the relay's> --operations idempotent-write --cluster-scope",
-			transactional: "confluent kafka acl create --allow --service-account <the relay's> --operations write,describe --transactional-id n",
-		},
-		{
-			host: "kafka-1-shop.a.aivencloud.com", topic: "Set a=b in the Aiven console (topic t, advanced configuration)", broker: "avn service update <service> -c kafka.a=b",
-			create: "avn service topic-create <service> t --partitions 3 --replication 2", compacted: "avn service topic-create <service> t --partitions 1 --replication 3 --cleanup-policy compact",
-			grant:         "avn service kafka-acl-add <service> --principal 'User:re lay' --operation Write --topic t\navn service kafka-acl-add <service> --principal 'User:re lay' --operation DescribeConfigs --topic t",
-			grantCluster:  "avn service kafka-acl-add <service> --principal 'User:re lay' --operation IdempotentWrite --cluster",
-			transactional: "avn service kafka-acl-add <service> --principal 'User:re lay' --transactional-id n --operation Write\navn service kafka-acl-add <service> --principal 'User:re lay' --transactional-id n --operation Describe",
-		},
-		{
-			host: "shop.servicebus.windows.net", topic: "in the properties of the event hub t", broker: "Event Hubs does not let you", create: "az eventhubs eventhub create --resource-group <group> --namespace-name <namespace> --name t",
-			compacted: "--name t --cleanup-policy Compact", grant: "the claim Send, Manage on the event hub t", grantCluster: "kafka-acls.sh",
-			transactional: "a tier of Event Hubs that supports transactions",
-		},
+	f := newKafkaFixes(cfg.Config)
+	cfg.SASL.Mechanism = "AWS_MSK_IAM"
+	iam := newKafkaFixes(cfg.Config)
+	const access, acl = " --bootstrap-server boot:9098 --command-config admin.properties", "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay'"
+	for want, is := range map[string]fix.Step{
+		"kafka-configs.sh" + access + " --alter --entity-type topics --entity-name t --add-config a=b":                                                     f.topic("t", "a=b"),
+		"kafka-topics.sh" + access + " --create --topic t --partitions 3 --replication-factor 2":                                                           f.create(kafka.NewTopic{Name: "t", Partitions: 3, Replicas: 2}),
+		"kafka-topics.sh" + access + " --create --topic t --partitions 1 --config cleanup.policy=compact":                                                  f.create(kafka.NewTopic{Name: "t", Partitions: 1, Settings: map[string]string{"cleanup.policy": "compact"}}),
+		acl + " --operation Write --operation DescribeConfigs --topic t":                                                                                   f.grant("t", "Write", "DescribeConfigs"),
+		acl + " --operation IdempotentWrite --cluster":                                                                                                     f.grantIdempotentWrite(),
+		acl + " --operation Write --operation Describe --transactional-id n":                                                                               f.grantTransactional("n"),
+		"Allow kafka-cluster:WriteData, kafka-cluster:DescribeTopicDynamicConfiguration on topic t in the IAM policy of the relay's role.":                 iam.grant("t", "Write", "DescribeConfigs"),
+		"Allow kafka-cluster:WriteDataIdempotently on the cluster in the IAM policy of the relay's role.":                                                  iam.grantIdempotentWrite(),
+		"Allow kafka-cluster:AlterTransactionalId, kafka-cluster:DescribeTransactionalId on the transactional id n in the IAM policy of the relay's role.": iam.grantTransactional("n"),
 	} {
-		if c.iam {
-			cfg.SASL.Mechanism = "AWS_MSK_IAM"
-		} else {
-			cfg.SASL.Mechanism = "SCRAM-SHA-512"
+		if got := (fix.Fix{is}).Text(""); got != want {
+			t.Errorf("%s\nwant %s", got, want)
 		}
-		m := newKafkaFixes(cfg.Config)
-		m.from(c.host)
-		for _, got := range []struct {
-			is   fix.Step
-			want string
-		}{
-			{m.topic("t", "a=b"), c.topic},
-			{m.broker("a=b"), c.broker},
-			{m.create(kafka.NewTopic{Name: "t", Partitions: 3, Replicas: 2}), c.create},
-			{m.create(kafka.NewTopic{Name: "t", Partitions: 1, Settings: map[string]string{"cleanup.policy": "compact"}}), c.compacted},
-			{m.grant("t", "Write", "DescribeConfigs"), c.grant},
-			{m.grantCluster("IdempotentWrite"), c.grantCluster},
-			{m.grantTransactional("n"), c.transactional},
-		} {
-			if is := (fix.Fix{got.is}).Text(m.provider); !strings.Contains(is, got.want) {
-				t.Errorf("%s: %s\nwant %s", c.host, is, got.want)
-			}
-		}
-	}
-}
-
-// One claim is named once.
-func TestEventHubsHasFewerClaimsThanThereAreRights(t *testing.T) {
-	m := newKafkaFixes(kafka.Config{Brokers: []string{"shop.servicebus.windows.net:9093"}})
-	m.from("shop.servicebus.windows.net")
-	if got := (fix.Fix{m.grant("t", "Describe", "Read", "Write")}).Text(""); !strings.Contains(got, "the claim Listen, Send on") {
-		t.Error(got)
 	}
 }
 
@@ -142,7 +85,7 @@ func TestUnreachableBrokersSayWhatToSet(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			cfg := config(c.at[:1])
 			c.cfg(&cfg)
-			found := checkKafka(t.Context(), cfg, "", "n", func() Expected { return Expected{} })
+			found := checkKafka(t.Context(), cfg, "", "n", func() expectation { return expectation{} })
 			if len(found) != 1 || found[0].Verdict != Fail || !strings.Contains(found[0].FixText(), c.want) {
 				t.Errorf("%s", lines(found))
 			}

@@ -36,9 +36,9 @@ func (c *kafkaCheck) reach(ctx context.Context) bool {
 		switch {
 		case err == nil:
 		case answers == 0:
-			c.add("broker "+c.cfg.Brokers[i], Fail, said(err), unreachable(err))
+			c.add("broker "+c.cfg.Brokers[i], Fail, errorLine(err), unreachable(err))
 		default:
-			c.add("broker "+c.cfg.Brokers[i], Warn, "this address of kafka.brokers does not answer, while others do: "+said(err), unreachable(err))
+			c.add("broker "+c.cfg.Brokers[i], Warn, "this address of kafka.brokers does not answer, while others do: "+errorLine(err), unreachable(err))
 		}
 	}
 	if answers == 0 {
@@ -46,14 +46,13 @@ func (c *kafkaCheck) reach(ctx context.Context) bool {
 	}
 	meta, err := kadm.NewClient(c.cl).BrokerMetadata(ctx)
 	if err != nil {
-		c.add("brokers", Fail, said(err), unreachable(err))
+		c.add("brokers", Fail, errorLine(err), unreachable(err))
 		return false
 	}
 	c.brokers = len(meta.Brokers)
 	var nodes []*kgo.Broker
 	for _, b := range meta.Brokers {
 		nodes = append(nodes, c.cl.Broker(int(b.NodeID)))
-		c.fixes.from(b.Host)
 	}
 	reached := 0
 	c.caps = true
@@ -66,15 +65,11 @@ func (c *kafkaCheck) reach(ctx context.Context) bool {
 			continue
 		}
 		addr := net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
-		c.add(fmt.Sprintf("broker %d", b.NodeID), Fail, fmt.Sprintf("the cluster advertises the broker at %s, but this machine cannot reach that address: %s", addr, said(err)),
+		c.add(fmt.Sprintf("broker %d", b.NodeID), Fail, fmt.Sprintf("the cluster advertises the broker at %s, but this machine cannot reach that address: %s", addr, errorLine(err)),
 			fix.Words(fmt.Sprintf("Start the broker, or make %s reachable from this machine. The address comes from advertised.listeners of the broker.", addr)))
 	}
 	if reached > 0 {
-		on := ""
-		if c.fixes.provider != "" {
-			on = ", of " + string(c.fixes.provider)
-		}
-		c.add("brokers", OK, fmt.Sprintf("%d of %d reachable%s", reached, c.brokers, on))
+		c.add("brokers", OK, fmt.Sprintf("%d of %d reachable", reached, c.brokers))
 	}
 	return reached > 0
 }
@@ -106,8 +101,8 @@ func capsMinISR(knows *kmsg.ApiVersionsResponse) bool {
 	})
 }
 
-// said is an error for one line. If a deadline has passed, only the dialer's error says more than that.
-func said(err error) string {
+// errorLine is an error for one line. If a deadline has passed, only the dialer's error says more than that.
+func errorLine(err error) string {
 	var timed net.Error
 	switch {
 	case errors.As(err, &timed) && timed.Timeout() && !errors.Is(err, context.DeadlineExceeded):

@@ -169,12 +169,12 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	}
 	for i, c := range cases {
 		t.Run(c.story, func(t *testing.T) {
-			traffic := map[string]Traffic{}
+			traffic := map[string]topicTraffic{}
 			if c.topics != "" {
-				traffic[c.topics] = Traffic{Largest: 100}
+				traffic[c.topics] = topicTraffic{Largest: 100}
 			}
 			check := func() []Finding {
-				return bad(checkKafka(t.Context(), config(i), c.cp, "n", func() Expected { return Expected{Topics: traffic} }))
+				return bad(checkKafka(t.Context(), config(i), c.cp, "n", func() expectation { return expectation{Topics: traffic} }))
 			}
 			// ACLs take effect a moment after they are made.
 			as := func(found []Finding) bool {
@@ -255,12 +255,12 @@ func TestRealTopicSettingsAreJudgedAndMended(t *testing.T) {
 	admin := k.Client(t)
 	for _, c := range []struct {
 		key, value string
-		traffic    Traffic
+		traffic    topicTraffic
 		name       string
 		verdict    Verdict
 		refuses    error // what a record gets
 	}{
-		{key: "max.message.bytes", value: "1000", traffic: Traffic{Largest: 5000}, name: " size", verdict: Warn},
+		{key: "max.message.bytes", value: "1000", traffic: topicTraffic{Largest: 5000}, name: " size", verdict: Warn},
 		{key: "min.insync.replicas", value: "2", name: " replicas", verdict: Warn},
 		{key: "message.timestamp.type", value: "LogAppendTime", name: " timestamps", verdict: Warn},
 		{key: "message.timestamp.before.max.ms", value: "1000", name: " timestamps", verdict: Warn, refuses: kerr.InvalidTimestamp},
@@ -273,7 +273,7 @@ func TestRealTopicSettingsAreJudgedAndMended(t *testing.T) {
 		t.Run(c.key, func(t *testing.T) {
 			topic := k.Topic(t, 1, map[string]string{c.key: c.value})
 			judged := func() (bad []Finding) {
-				for _, f := range checkKafka(t.Context(), config(k.Brokers()), "", "n", func() Expected { return Expected{Topics: map[string]Traffic{topic: c.traffic}} }) {
+				for _, f := range checkKafka(t.Context(), config(k.Brokers()), "", "n", func() expectation { return expectation{Topics: map[string]topicTraffic{topic: c.traffic}} }) {
 					if f.Verdict != OK && strings.HasPrefix(f.Name, "topic ") {
 						bad = append(bad, f)
 					}
@@ -313,9 +313,9 @@ func TestRealInSyncReplicasAreCounted(t *testing.T) {
 	k := testenv.KafkaPrivate(t, 3, nil)
 	k.CreateTopic(t, "good", 1, nil)
 	k.CreateTopic(t, "tight", 1, map[string]string{"min.insync.replicas": "3"})
-	topics := map[string]Traffic{"good": {}, "tight": {}}
+	topics := map[string]topicTraffic{"good": {}, "tight": {}}
 	got := looked(t, config(k.Brokers()), topics, "")
-	has(t, got, "brokers: ok: 3 of 3 reachable", "clock: ok: the controller's clock is", "topic good: ok: 1 partitions, 3 replicas, min.insync.replicas 2",
+	has(t, got, "brokers: ok: 3 of 3 reachable", "topic good: ok: 1 partitions, 3 replicas, min.insync.replicas 2",
 		"topic tight replicas: warn: min.insync.replicas is 3 of 3")
 	hasNot(t, got, "FAIL", "in-sync replicas: ")
 	if err := k.Kill(3); err != nil {
@@ -352,7 +352,7 @@ func TestRealDeletedCheckpointsAreFound(t *testing.T) {
 	}
 	lost := &statelog.LostRecords{Topic: topic, Name: "n", Start: 1}
 	found := func(name string) string {
-		return lines(checkKafka(t.Context(), config(k.Brokers()), topic, name, func() Expected { return Expected{} }))
+		return lines(checkKafka(t.Context(), config(k.Brokers()), topic, name, func() expectation { return expectation{} }))
 	}
 	has(t, found("n"), "checkpoint topic "+topic+": FAIL: "+lost.Error(), "--accept-gap="+lost.GapToken())
 	hasNot(t, found("other"), "FAIL")

@@ -35,9 +35,9 @@ func (c *kafkaCheck) idempotent(ctx context.Context) {
 		c.add(name, OK, "the brokers assign a producer id")
 	case kafka.Denied(err):
 		c.add(name, Fail, "the brokers assign no producer id: the relay's user has neither IdempotentWrite on the cluster nor, from Kafka 2.8 on, Write on any topic",
-			fix.Words("Grant Write on the topics (see below). Before Kafka 2.8, grant IdempotentWrite:"), c.fixes.grantCluster("IdempotentWrite"))
+			fix.Words("Grant Write on the topics (see below). Before Kafka 2.8, grant IdempotentWrite:"), c.fixes.grantIdempotentWrite())
 	default:
-		c.add(name, Fail, "the brokers assign no producer id: "+said(err), fix.Words("Look at the brokers' logs: the coordinator that assigns producer ids does not answer."))
+		c.add(name, Fail, "the brokers assign no producer id: "+errorLine(err), fix.Words("Look at the brokers' logs: the coordinator that assigns producer ids does not answer."))
 	}
 }
 
@@ -74,13 +74,13 @@ func (c *kafkaCheck) transactional(ctx context.Context, id string) {
 		return
 	case errors.As(err, &answer) && slices.Contains(unknownProducer, answer):
 	default:
-		c.add(name, Fail, "the brokers do not answer as brokers do that support transactions, which park_key needs: "+said(cmp.Or(err, errAccepted)),
+		c.add(name, Fail, "the brokers do not answer as brokers do that support transactions, which park_key needs: "+errorLine(cmp.Or(err, errAccepted)),
 			fix.Words("Use brokers that support transactions, or another policy than park_key in delivery.on_poison."))
 		return
 	}
 	if need := c.stateReplicas(); need > c.brokers {
 		c.add(name, Fail, fmt.Sprintf("transaction.state.log.replication.factor is %d, more than the cluster has brokers (%d): it cannot create its topic %s, so there are no transactions, which park_key needs", need, c.brokers, transactionState),
-			c.fixes.broker(fmt.Sprintf("transaction.state.log.replication.factor=%d", c.brokers)), c.fixes.broker(fmt.Sprintf("transaction.state.log.min.isr=%d", max(1, c.brokers-1))))
+			brokerSetting(fmt.Sprintf("transaction.state.log.replication.factor=%d", c.brokers)), brokerSetting(fmt.Sprintf("transaction.state.log.min.isr=%d", max(1, c.brokers-1))))
 		return
 	}
 	c.add(name, OK, "the relay's user may write with it")
@@ -102,7 +102,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	defer cancel()
 	t, refused := c.ownTopic(ctx, name, topic, true, statelog.Checkpoints)
 	if refused != nil {
-		c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each start of a relay may have to read a lot")
+		c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+errorLine(refused)+"): the topic will have the brokers' settings, and each start of a relay may have to read a lot")
 	}
 	if t == nil {
 		return
@@ -113,7 +113,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	if n := len(t.Partitions); n != 1 {
 		c.add(name+" partitions", Warn, fmt.Sprintf("the topic has %d partitions, and only partition 0 is used", n), fix.Words("There is nothing to do. A new topic needs one partition."))
 	}
-	if c.told(name, t, "the topic is compacted") {
+	if c.settingsKnown(name, t, "the topic is compacted") {
 		c.checkpointSettings(name, topic, t.Settings)
 		c.replicas(name, t)
 	}
@@ -133,11 +133,11 @@ func (c *kafkaCheck) readable(ctx context.Context, name, relay string, t *kafka.
 		c.add(name, Fail, lost.Error(), fix.Words(lost.Hint()))
 	case err != nil && ctx.Err() != nil && at.Next > at.Start:
 		c.add(name, Warn, fmt.Sprintf("the topic is so large that it could not be read in %s: offset %d of %d; each start of a relay reads it to its end", 2*askTimeout, at.Next, at.End),
-			c.fixes.topic(topic, c.fixes.compactSoon()))
+			c.fixes.topic(topic, compactSoon()))
 	case kafka.Denied(err):
-		c.add(name, Fail, "the topic cannot be read: "+said(err), c.fixes.grant(topic, "Read"))
+		c.add(name, Fail, "the topic cannot be read: "+errorLine(err), c.fixes.grant(topic, "Read"))
 	case err != nil:
-		c.add(name, Fail, "the topic cannot be read: "+said(err), fix.Words("Make sure that partition 0 has a leader and no open transaction (kafka-transactions.sh find-hanging)."))
+		c.add(name, Fail, "the topic cannot be read: "+errorLine(err), fix.Words("Make sure that partition 0 has a leader and no open transaction (kafka-transactions.sh find-hanging)."))
 	}
 	return err == nil
 }

@@ -34,7 +34,7 @@ const (
 )
 
 // topicSettings judges a topic's settings other than its replicas. It asks nobody. It does not judge a setting that the broker does not tell.
-func (c *kafkaCheck) topicSettings(name, topic string, kv map[string]string, t Traffic) {
+func (c *kafkaCheck) topicSettings(name, topic string, kv map[string]string, t topicTraffic) {
 	set := func(kv string) fix.Step { return c.fixes.topic(topic, kv) }
 	c.size(name, topic, kv, t.Largest)
 	c.timestamps(name, topic, kv, t.Newest)
@@ -42,12 +42,12 @@ func (c *kafkaCheck) topicSettings(name, topic string, kv map[string]string, t T
 	if kv["unclean.leader.election.enable"] == "true" {
 		c.add(name+" leader election", Warn, "unclean.leader.election.enable is true: an acknowledged event may be lost with its leader", set("unclean.leader.election.enable=false"))
 	}
-	ours := cmp.Or(c.cfg.Compression, "snappy")
-	if ours == "none" {
-		ours = "uncompressed"
+	sent := cmp.Or(c.cfg.Compression, "snappy")
+	if sent == "none" {
+		sent = "uncompressed"
 	}
-	if theirs := kv["compression.type"]; theirs != "" && theirs != "producer" && theirs != ours {
-		c.add(name+" compression", Warn, fmt.Sprintf("compression.type is %s and walpost sends %s: the brokers compress each batch again", theirs, ours), set("compression.type=producer"))
+	if stored := kv["compression.type"]; stored != "" && stored != "producer" && stored != sent {
+		c.add(name+" compression", Warn, fmt.Sprintf("compression.type is %s and walpost sends %s: the brokers compress each batch again", stored, sent), set("compression.type=producer"))
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *kafkaCheck) size(name, topic string, kv map[string]string, largest int)
 		return
 	}
 	unless := ", unless compression makes it fit" // max.message.bytes is for the stored batch
-	if theirs := kv["compression.type"]; theirs == "uncompressed" || c.cfg.Compression == "none" && (theirs == "producer" || theirs == "") {
+	if stored := kv["compression.type"]; stored == "uncompressed" || c.cfg.Compression == "none" && (stored == "producer" || stored == "") {
 		unless = ""
 	}
 	c.add(name+" size", Warn, fmt.Sprintf("the largest row of the table becomes a record of %d bytes, more than max.message.bytes, %d: this record is refused and %s%s", largest, n, fate(&c.cfg), unless),
@@ -82,9 +82,6 @@ func (c *kafkaCheck) timestamps(name, topic string, kv map[string]string, newest
 	roomy := c.fixes.topic(topic, key+"=3600000")
 	now := c.now()
 	switch {
-	case c.aheadKnown && c.ahead > future:
-		c.add(name, Fail, fmt.Sprintf("%s is %s and the database's clock is %s ahead of the brokers' clock: every event is refused", key, future, c.ahead.Round(time.Millisecond)),
-			fix.Words("Set the clocks (NTP), or allow a larger difference:"), roomy)
 	case future < clockSlack:
 		c.add(name, Warn, fmt.Sprintf("%s is %s: if the database's clock is further ahead of the brokers' clock, every event is refused", key, future), roomy)
 	case newest.Sub(now) > future:
@@ -147,7 +144,7 @@ func (c *kafkaCheck) checkpointSettings(name, topic string, kv map[string]string
 	age, err2 := strconv.ParseInt(kv["segment.ms"], 10, 64)
 	if err1 == nil && err2 == nil && size > largeSegment && age > oldSegment.Milliseconds() {
 		c.add(name+" segments", Warn, fmt.Sprintf("segment.bytes is %d and segment.ms is %s: the newest segment is not compacted, so each start of a relay reads up to that much",
-			size, time.Duration(min(age, int64(1<<63-1)/1e6))*time.Millisecond), c.fixes.topic(topic, c.fixes.compactSoon()))
+			size, time.Duration(min(age, int64(1<<63-1)/1e6))*time.Millisecond), c.fixes.topic(topic, compactSoon()))
 	}
 	if ratio, err := strconv.ParseFloat(kv["min.cleanable.dirty.ratio"], 64); err == nil && ratio > usualRatio {
 		c.add(name+" compaction", Warn, fmt.Sprintf("min.cleanable.dirty.ratio is %g: the topic is compacted late, so each start of a relay reads more than necessary", ratio),
@@ -165,13 +162,13 @@ func (c *kafkaCheck) brokerSettings() {
 	switch auto := kv["auto.create.topics.enable"]; {
 	case auto == "true" && !c.cfg.Topics.Create:
 		c.add("auto.create.topics.enable", Warn, "the brokers create a missing topic with their defaults for every client that asks for it: a consumer with a wrong topic name creates a topic, and a topic of walpost may get too few partitions",
-			c.fixes.broker("auto.create.topics.enable=false"))
+			brokerSetting("auto.create.topics.enable=false"))
 	case auto != "":
 		c.add("auto.create.topics.enable", OK, "it is "+auto)
 	}
 	// A request has batches for many partitions. There is not more in flight than the window.
 	if n, err := strconv.ParseInt(kv["socket.request.max.bytes"], 10, 64); err == nil && n < min(kafka.MaxRequest, c.cfg.WindowBytes) {
 		c.add("socket.request.max.bytes", Warn, fmt.Sprintf("socket.request.max.bytes is %d, but a request can be as large as delivery.window.bytes (%d): brokers close the connection if a request exceeds the limit", n, c.cfg.WindowBytes),
-			c.fixes.broker("socket.request.max.bytes=104857600"), fix.Words("Or lower delivery.window.bytes."))
+			brokerSetting("socket.request.max.bytes=104857600"), fix.Words("Or lower delivery.window.bytes."))
 	}
 }

@@ -20,9 +20,9 @@ import (
 )
 
 // looked is what Check finds, a line for each finding and one more for its fix.
-func looked(t testing.TB, cfg sink.Config, topics map[string]Traffic, cp string) string {
+func looked(t testing.TB, cfg sink.Config, topics map[string]topicTraffic, cp string) string {
 	t.Helper()
-	return lines(checkKafka(t.Context(), cfg, cp, "n", func() Expected { return Expected{Topics: topics} }))
+	return lines(checkKafka(t.Context(), cfg, cp, "n", func() expectation { return expectation{Topics: topics} }))
 }
 
 func lines(found []Finding) string {
@@ -66,7 +66,7 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 	}
 	cfg := config(c.ListenAddrs())
 	to := "kafka-configs.sh --bootstrap-server " + c.ListenAddrs()[0] + " --alter --entity-type topics --entity-name "
-	got := looked(t, cfg, map[string]Traffic{
+	got := looked(t, cfg, map[string]topicTraffic{
 		"there": {Largest: 1_048_588, Partition: 1}, "absent": {}, "no good": {}, "strict": {Largest: 100, Partition: 2}, "small": {Largest: 1001},
 	}, "cp")
 	has(t, got,
@@ -87,13 +87,13 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 	hasNot(t, got, "topic strict size", "topic there size", "topic there partitions")
 
 	cfg.Topics.Create = true
-	has(t, looked(t, cfg, map[string]Traffic{"absent": {}}, "new"),
+	has(t, looked(t, cfg, map[string]topicTraffic{"absent": {}}, "new"),
 		"topic absent: ok: the topic is missing and will be created", "checkpoint topic new: ok: the topic is missing and will be created")
 	if c.TopicInfo("absent") != nil || c.TopicInfo("new") != nil {
 		t.Error("the check created a topic")
 	}
 	cfg.Topics.ReplicationFactor = 7
-	has(t, looked(t, cfg, map[string]Traffic{"absent": {}}, ""), "topic absent: FAIL: the topic is missing and cannot be created: INVALID_REPLICATION_FACTOR",
+	has(t, looked(t, cfg, map[string]topicTraffic{"absent": {}}, ""), "topic absent: FAIL: the topic is missing and cannot be created: INVALID_REPLICATION_FACTOR",
 		"--create --topic absent --replication-factor 7")
 }
 
@@ -133,7 +133,7 @@ func TestCheckStopsAtAddressesThatAreWrong(t *testing.T) {
 		resp.Brokers = append(resp.Brokers, b)
 		return resp, nil, true
 	})
-	found := checkKafka(t.Context(), config(c.ListenAddrs()), "", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} })
+	found := checkKafka(t.Context(), config(c.ListenAddrs()), "", "n", func() expectation { return expectation{Topics: map[string]topicTraffic{"a": {}}} })
 	if len(found) != 1 || found[0].Name != "broker 4" || found[0].Verdict != Fail {
 		t.Error(lines(found))
 	}
@@ -166,7 +166,7 @@ func TestCheckKnowsOldBrokers(t *testing.T) {
 		}
 		return &resp, nil, true
 	})
-	has(t, looked(t, config(c.ListenAddrs()), map[string]Traffic{"strict": {}}, ""), "topic strict replicas: FAIL: min.insync.replicas is 7, more than the number of replicas, 2: the brokers refuse every write")
+	has(t, looked(t, config(c.ListenAddrs()), map[string]topicTraffic{"strict": {}}, ""), "topic strict replicas: FAIL: min.insync.replicas is 7, more than the number of replicas, 2: the brokers refuse every write")
 }
 
 // A topic that would be created is judged by what the brokers would make of it.
@@ -190,7 +190,7 @@ func TestCheckJudgesTopicsThatAreNotThereYet(t *testing.T) {
 	})
 	cfg := config(c.ListenAddrs())
 	cfg.Topics.Create = true
-	has(t, looked(t, cfg, map[string]Traffic{"new": {}}, "cp"), "topic new: ok: the topic is missing and will be created (kafka.topics.create), with 4 partitions and 3 replicas",
+	has(t, looked(t, cfg, map[string]topicTraffic{"new": {}}, "cp"), "topic new: ok: the topic is missing and will be created (kafka.topics.create), with 4 partitions and 3 replicas",
 		"topic new replicas: warn: min.insync.replicas is 3 of 3", "topic new timestamps: warn: message.timestamp.type is LogAppendTime",
 		"checkpoint topic cp: ok: the topic is missing and will be created, with 4 partitions", "checkpoint topic cp replicas: warn: min.insync.replicas is 3 of 3")
 }
@@ -229,7 +229,7 @@ func TestCheckGivesUpBrokersThatAreSilent(t *testing.T) {
 	asked := false
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	found := checkKafka(ctx, config(c.ListenAddrs()), "", "n", func() Expected { asked = true; return Expected{} })
+	found := checkKafka(ctx, config(c.ListenAddrs()), "", "n", func() expectation { asked = true; return expectation{} })
 	if len(found) != 1 || found[0].Verdict != Fail || !strings.HasPrefix(found[0].Name, "broker 127") {
 		t.Error(lines(found))
 	}
@@ -251,7 +251,7 @@ func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
 	// On a busy machine, the brokers can take longer to answer at first.
 	for limit := 4 * time.Second; limit < time.Minute && !strings.Contains(got, "brokers: ok"); limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		got = lines(checkKafka(ctx, config(c.ListenAddrs()), "cp", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} }))
+		got = lines(checkKafka(ctx, config(c.ListenAddrs()), "cp", "n", func() expectation { return expectation{Topics: map[string]topicTraffic{"a": {}}} }))
 		cancel()
 	}
 	has(t, got, "brokers: ok", "broker settings: ok: not checked", "idempotent producing: FAIL: the brokers assign no producer id: no answer", "topic a: FAIL: the brokers do not answer", "checkpoint topic cp: FAIL")
@@ -273,13 +273,13 @@ func TestCheckTriesTheSettingsOfTheCheckpointTopic(t *testing.T) {
 
 // What is known of the records of a topic is what its brokers will be asked to take.
 func TestTrafficIsTheExtremesOfItsRecords(t *testing.T) {
-	var tr Traffic
+	var tr topicTraffic
 	at := time.Unix(1_000_000, 0)
 	small := &cdc.Record{Key: []byte("k"), Value: []byte("v"), Partition: 3, Time: at}
 	large := &cdc.Record{Key: []byte("k"), Value: make([]byte, 999), Partition: -1, Time: at.Add(-time.Hour)}
 	tr.Add(small)
 	tr.Add(large)
-	if want := (Traffic{Largest: sink.BatchBytes(large), Newest: at, Partition: 3}); tr != want {
+	if want := (topicTraffic{Largest: sink.BatchBytes(large), Newest: at, Partition: 3}); tr != want {
 		t.Errorf("%+v, want %+v", tr, want)
 	}
 	tr.Add(&cdc.Record{Partition: -1, Time: at.Add(time.Hour)})
@@ -301,6 +301,6 @@ func TestCheckAsksForAProducerID(t *testing.T) {
 	})
 	cfg := config(c.ListenAddrs())
 	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
-	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "idempotent producing: FAIL: the brokers assign no producer id",
+	has(t, looked(t, cfg, map[string]topicTraffic{"a": {}}, ""), "idempotent producing: FAIL: the brokers assign no producer id",
 		"--command-config admin.properties --add --allow-principal User:relay --operation IdempotentWrite --cluster", "topic a: ok")
 }

@@ -18,13 +18,13 @@ import (
 )
 
 // topic judges one topic that records go to.
-func (c *kafkaCheck) topic(ctx context.Context, topic string, t Traffic) {
+func (c *kafkaCheck) topic(ctx context.Context, topic string, t topicTraffic) {
 	name := "topic " + topic
-	is := c.known(name, topic, "Change router.route.topic.replacement or the value that it uses.")
+	described := c.known(name, topic, "Change router.route.topic.replacement or the value that it uses.")
 	switch {
-	case is == nil:
+	case described == nil:
 		return
-	case errors.Is(is.Err, kerr.UnknownTopicOrPartition) && c.cfg.Topics.Create:
+	case errors.Is(described.Err, kerr.UnknownTopicOrPartition) && c.cfg.Topics.Create:
 		how := c.newTopic(topic)
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
@@ -36,26 +36,26 @@ func (c *kafkaCheck) topic(ctx context.Context, topic string, t Traffic) {
 			}
 		}
 		return
-	case errors.Is(is.Err, kerr.UnknownTopicOrPartition):
+	case errors.Is(described.Err, kerr.UnknownTopicOrPartition):
 		c.add(name, Fail, "the topic does not exist", c.fixes.create(c.newTopic(topic)), fix.Words("Or set kafka.topics.create: true."))
 		return
-	case kafka.Denied(is.Err):
-		c.add(name, Fail, "the relay's user may not see the topic, so walpost cannot tell whether it exists: "+is.Err.Error(), c.fixes.grant(topic, "Describe", "Write", "DescribeConfigs"))
+	case kafka.Denied(described.Err):
+		c.add(name, Fail, "the relay's user may not see the topic, so walpost cannot tell whether it exists: "+described.Err.Error(), c.fixes.grant(topic, "Describe", "Write", "DescribeConfigs"))
 		return
-	case is.Err != nil:
-		c.add(name, Fail, is.Err.Error())
+	case described.Err != nil:
+		c.add(name, Fail, described.Err.Error())
 		return
 	}
-	n := int32(len(is.Partitions))
-	detail := fmt.Sprintf("%d partitions, %d replicas", n, fewest(is))
+	n := int32(len(described.Partitions))
+	detail := fmt.Sprintf("%d partitions, %d replicas", n, fewest(described))
 	for _, key := range []string{"min.insync.replicas", "max.message.bytes"} {
-		if v := is.Settings[key]; v != "" {
+		if v := described.Settings[key]; v != "" {
 			detail += ", " + key + " " + v
 		}
 	}
-	may, told := is.Allows(kmsg.ACLOperationWrite)
+	may, known := described.Allows(kmsg.ACLOperationWrite)
 	switch {
-	case !told:
+	case !known:
 		c.add(name, OK, detail+"; the brokers do not report whether the relay's user may write to the topic")
 	case !may:
 		c.add(name, Fail, "the relay's user may not write to the topic", c.fixes.grant(topic, "Write"))
@@ -66,16 +66,16 @@ func (c *kafkaCheck) topic(ctx context.Context, topic string, t Traffic) {
 		c.add(name+" partitions", Warn, fmt.Sprintf("a row of the table asks for partition %d, and there are %d partitions: this row %s", t.Partition, n, fate(&c.cfg)),
 			fix.Words("Correct the value that is placed as partition, or add partitions to "+topic+", which moves keys to other partitions."))
 	}
-	c.leaders(name, is)
+	c.leaders(name, described)
 	switch {
-	case kafka.Denied(is.Refused):
+	case kafka.Denied(described.Refused):
 		c.add(name+" settings", Warn, fmt.Sprintf("the relay's user may not read the topic's settings: walpost assumes %d for max.message.bytes, and learns of a lower limit when a broker refuses a record", kafka.UsualLimit),
 			c.fixes.grant(topic, "DescribeConfigs"))
-	case is.Refused != nil:
-		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+said(is.Refused))
+	case described.Refused != nil:
+		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+errorLine(described.Refused))
 	default:
-		c.replicas(name, is)
-		c.topicSettings(name, topic, is.Settings, t)
+		c.replicas(name, described)
+		c.topicSettings(name, topic, described.Settings, t)
 	}
 }
 
@@ -217,7 +217,7 @@ func (c *kafkaCheck) creatable(name string, how kafka.NewTopic, made kadm.Create
 		if kafka.Denied(err) {
 			steps = append(steps, fix.Words("Or let walpost create the topic:"), c.fixes.grant(how.Name, "Create"))
 		}
-		c.add(name, Fail, "the topic is missing and cannot be created: "+said(err), steps...)
+		c.add(name, Fail, "the topic is missing and cannot be created: "+errorLine(err), steps...)
 		return false
 	}
 	// An old broker does not tell what it would create.

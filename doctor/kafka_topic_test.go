@@ -9,7 +9,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/testenv"
@@ -27,7 +26,7 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 	const change = "--alter --entity-type topics --entity-name t --add-config "
 	for _, c := range []struct {
 		settings, want, fix string
-		traffic             Traffic
+		traffic             topicTraffic
 	}{
 		{settings: "message.timestamp.type=LogAppendTime", want: "timestamps: warn: message.timestamp.type is LogAppendTime: the broker replaces the time", fix: change + "message.timestamp.type=CreateTime"},
 		{settings: "message.timestamp.type=LogAppendTime message.timestamp.before.max.ms=1 message.timestamp.after.max.ms=1", want: "timestamps: warn: message.timestamp.type", fix: "CreateTime"},
@@ -40,16 +39,16 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 		{settings: "message.timestamp.before.max.ms=100000 message.timestamp.difference.max.ms=1000000000", want: "timestamps: warn: message.timestamp.before.max.ms is 1m40s", fix: "before"},
 		{settings: "message.timestamp.after.max.ms=59999", want: "timestamps: warn: message.timestamp.after.max.ms is 59.999s: if the database's clock", fix: change + "message.timestamp.after.max.ms=3600000"},
 		{settings: "message.timestamp.after.max.ms=60000"},
-		{settings: "message.timestamp.after.max.ms=3600000", traffic: Traffic{Newest: now.Add(time.Hour)}},
-		{settings: "message.timestamp.after.max.ms=3600000", traffic: Traffic{Newest: now.Add(time.Hour + time.Second)}, want: "timestamps: warn: a row of the table has the timestamp 2023-11-14T23:13:21Z", fix: "table.field.event.timestamp"},
+		{settings: "message.timestamp.after.max.ms=3600000", traffic: topicTraffic{Newest: now.Add(time.Hour)}},
+		{settings: "message.timestamp.after.max.ms=3600000", traffic: topicTraffic{Newest: now.Add(time.Hour + time.Second)}, want: "timestamps: warn: a row of the table has the timestamp 2023-11-14T23:13:21Z", fix: "table.field.event.timestamp"},
 		{settings: "unclean.leader.election.enable=true", want: "leader election: warn: unclean.leader.election.enable is true", fix: change + "unclean.leader.election.enable=false"},
 		{settings: "unclean.leader.election.enable=false"},
 		{settings: "compression.type=producer"},
 		{settings: "compression.type=snappy"},
 		{settings: "compression.type=gzip", want: "compression: warn: compression.type is gzip and walpost sends snappy", fix: change + "compression.type=producer"},
 		{settings: "compression.type=uncompressed", want: "compression: warn: compression.type is uncompressed and walpost sends snappy", fix: "producer"},
-		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1000}},
-		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1001}, want: "size: warn: the largest row of the table becomes a record of 1001 bytes, more than max.message.bytes, 1000: this record is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
+		{settings: "max.message.bytes=1000", traffic: topicTraffic{Largest: 1000}},
+		{settings: "max.message.bytes=1000", traffic: topicTraffic{Largest: 1001}, want: "size: warn: the largest row of the table becomes a record of 1001 bytes, more than max.message.bytes, 1000: this record is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
 		{settings: "cleanup.policy=delete retention.ms=604800000 retention.bytes=-1"},
 		{settings: "cleanup.policy=delete retention.ms=-1"},
 		{settings: "cleanup.policy=delete retention.ms=9223372036854775807"},
@@ -80,10 +79,10 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 
 func TestRecordsWithoutAKeyAreRefusedByACompactedTopic(t *testing.T) {
 	k := settled("snappy")
-	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "compact,delete"}, Traffic{Keyless: true})
+	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "compact,delete"}, topicTraffic{Keyless: true})
 	has(t, lines(k.found), "topic t cleanup: warn", "topic t keys: warn: a row of the table has no key")
 	k = settled("snappy")
-	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "delete"}, Traffic{Keyless: true})
+	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "delete"}, topicTraffic{Keyless: true})
 	if len(k.found) > 0 {
 		t.Error(lines(k.found))
 	}
@@ -91,7 +90,7 @@ func TestRecordsWithoutAKeyAreRefusedByACompactedTopic(t *testing.T) {
 
 func TestAnEmptyCompressionIsTheDefault(t *testing.T) {
 	k := settled("")
-	k.topicSettings("topic t", "t", map[string]string{"compression.type": "snappy"}, Traffic{})
+	k.topicSettings("topic t", "t", map[string]string{"compression.type": "snappy"}, topicTraffic{})
 	if len(k.found) > 0 {
 		t.Error(lines(k.found))
 	}
@@ -115,24 +114,6 @@ func TestCompressionMayMakeALargeRecordFit(t *testing.T) {
 		if len(k.found) != 1 || strings.Contains(k.found[0].Why, "unless compression") != c.may {
 			t.Errorf("%+v: %s", c, lines(k.found))
 		}
-	}
-}
-
-// A database that is ahead of the brokers by more than they allow has every event refused.
-func TestADatabaseThatIsAheadOfTheBrokers(t *testing.T) {
-	kv := map[string]string{"message.timestamp.after.max.ms": "3600000"}
-	for ahead, fails := range map[time.Duration]bool{time.Hour: false, time.Hour + time.Millisecond: true, -2 * time.Hour: false} {
-		k := settled("snappy")
-		k.ahead, k.aheadKnown = ahead, true
-		k.topicSettings("topic t", "t", kv, Traffic{})
-		if fails != (len(k.found) == 1 && k.found[0].Verdict == Fail) || !fails && len(k.found) > 0 {
-			t.Errorf("ahead %s: %s", ahead, lines(k.found))
-		}
-	}
-	k := settled("snappy")
-	k.ahead = 2 * time.Hour // and not known
-	if k.topicSettings("topic t", "t", kv, Traffic{}); len(k.found) > 0 {
-		t.Error(lines(k.found))
 	}
 }
 
@@ -234,7 +215,7 @@ func TestWhatIsNotToldIsSaid(t *testing.T) {
 		Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: []int32{1}, ISR: []int32{1}}},
 	}
 	k.topics = map[string]*kafka.Topic{is.Name: is}
-	k.topic(t.Context(), is.Name, Traffic{})
+	k.topic(t.Context(), is.Name, topicTraffic{})
 	got := lines(k.found)
 	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not report whether", "topic t settings: warn: the brokers do not report the topic's settings: UNSUPPORTED_VERSION")
 	hasNot(t, got, "FAIL")
@@ -266,12 +247,6 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 			t.Errorf("%v: %s; must say %q", x.kv, got, x.want)
 		}
 	}
-	m := kafkaFixes{provider: confluent}
-	for _, step := range []fix.Step{m.topic("cp", m.compactSoon()), m.create(kafka.NewTopic{Name: "cp", Partitions: 1, Settings: statelog.Checkpoints[0]})} {
-		text := fix.Fix{step}.Text(m.provider)
-		has(t, text, "cleanup.policy=compact")
-		hasNot(t, text, "segment.ms", "dirty") // Confluent Cloud lets nobody set as little
-	}
 }
 
 // What check says of topics before a row names one is true in each state, and a warning says how the topics come to be.
@@ -295,10 +270,10 @@ func TestCheckSaysHowTopicsComeToBe(t *testing.T) {
 		t.Run(is.name, func(t *testing.T) {
 			cfg := config(c.ListenAddrs())
 			cfg.Topics.Create = is.create
-			found := checkKafka(t.Context(), cfg, "walpost.checkpoints", "n", func() Expected { return Expected{Patterns: is.patterns} })
+			found := checkKafka(t.Context(), cfg, "walpost.checkpoints", "n", func() expectation { return expectation{Patterns: is.patterns} })
 			has(t, lines(found), is.want)
 		})
 	}
-	has(t, looked(t, config(c.ListenAddrs()), map[string]Traffic{"outbox.event.order": {}}, ""), "topic outbox.event.order: ok")
-	hasNot(t, looked(t, config(c.ListenAddrs()), map[string]Traffic{"outbox.event.order": {}}, ""), "topics: ")
+	has(t, looked(t, config(c.ListenAddrs()), map[string]topicTraffic{"outbox.event.order": {}}, ""), "topic outbox.event.order: ok")
+	hasNot(t, looked(t, config(c.ListenAddrs()), map[string]topicTraffic{"outbox.event.order": {}}, ""), "topics: ")
 }

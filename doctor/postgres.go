@@ -28,14 +28,9 @@ type examination struct {
 	settings
 }
 
-// checkPostgres looks at every precondition in the database and does not stop at the first problem. If the server does not answer,
-// this is a finding after half a minute, or when the time that ctx gives is over.
-func checkPostgres(ctx context.Context, cfg *replication.Config) []Finding {
-	return checkPostgresWithin(ctx, cfg, examineWithin, walPause)
-}
-
-// checkPostgresWithin ends after within; pause is between the two looks at the WAL.
-func checkPostgresWithin(parent context.Context, cfg *replication.Config, within, pause time.Duration) []Finding {
+// checkPostgres looks at every precondition in the database and does not stop at the first problem. If the server does not answer
+// within a time, or until ctx ends, this is a finding. pause is between the two looks at the WAL.
+func checkPostgres(parent context.Context, cfg *replication.Config, within, pause time.Duration) []Finding {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(parent, within)
 	defer cancel()

@@ -136,7 +136,7 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 			role := w.restricted()
 			w.wantDetails(w.heals(archive), "FAIL archive table public.outbox_archive does not exist")
 			w.exec("REVOKE ALL ON outbox_archive FROM "+role, `ALTER TABLE outbox ADD COLUMN "New One" varchar(7)`, "ALTER TABLE outbox_archive ADD COLUMN who int NOT NULL")
-			w.wantDetails(w.heals(archive), `it needs "New One" character varying(7) as in public.outbox`, "who may not be NULL there", "may not write to archive table public.outbox_archive")
+			w.wantDetails(w.heals(archive), `it needs "New One" character varying(7) as in public.outbox`, "who may not be NULL there", "archive table public.outbox_archive may not be written by role "+role)
 			w.exec("CREATE PUBLICATION " + w.cfg.Publication + " FOR TABLE outbox, outbox_archive")
 			if f := named(w.examine(), archive); f == nil || f.Verdict != Fail || !strings.Contains(f.Why, "Postgres would send each archived row to walpost once more") {
 				t.Errorf("published: %+v", f)
@@ -470,7 +470,7 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 			// On a busy machine, an earlier step can take longer than the limit.
 			for limit := 3 * time.Second; ; limit *= 3 {
 				w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), stalling(t, fmt.Sprintf("127.0.0.1:%d", pg.Port()), c.word), 1))
-				found = checkPostgresWithin(t.Context(), &w.cfg, limit, time.Millisecond)
+				found = checkPostgres(t.Context(), &w.cfg, limit, time.Millisecond)
 				last := found[len(found)-1]
 				if last.Name == c.on && last.Verdict == Fail && strings.HasPrefix(last.Why, "no answer within ") && strings.Contains(last.Why, c.step) && len(last.Fix) > 0 {
 					break
@@ -491,7 +491,7 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 	for limit := 3 * time.Second; ; limit *= 2 {
 		w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), stalling(t, fmt.Sprintf("127.0.0.1:%d", pg.Port()), "max_wal_size"), 1))
 		hurried, done := context.WithTimeout(t.Context(), limit)
-		f := checkPostgres(hurried, &w.cfg)
+		f := checkPostgres(hurried, &w.cfg, examineWithin, walPause)
 		done()
 		if f[len(f)-1].Name == "settings" && strings.HasPrefix(f[len(f)-1].Why, "no answer within "+limit.String()) {
 			break
@@ -505,7 +505,7 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 	w = newWorld(t, pg, outboxTable)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if f := checkPostgres(ctx, &w.cfg); len(f) != 1 || f[0].Verdict != Fail || strings.Contains(f[0].Why, "no answer") {
+	if f := checkPostgres(ctx, &w.cfg, examineWithin, walPause); len(f) != 1 || f[0].Verdict != Fail || strings.Contains(f[0].Why, "no answer") {
 		t.Errorf("cancelled: %+v", f)
 	}
 }

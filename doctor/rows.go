@@ -29,10 +29,10 @@ const (
 // checkRows routes some of the rows that are in the tables now, as Run would: the topics that they go to, with what is to be known of the
 // records for each, and what is wrong with rows. A table that cannot be read is no precondition of the stream: what is known
 // without it counts.
-func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found []Finding) {
+func checkRows(ctx context.Context, run *Run) (topics map[string]topicTraffic, found []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, 2*sampleTime)
 	defer cancel()
-	s := sampler{List: condition.List{Side: Postgres}, run: run, topics: map[string]Traffic{}}
+	s := sampler{List: condition.List{Side: Postgres}, run: run, topics: map[string]topicTraffic{}}
 	run.Router.SetRunID("00000000-0000-7000-8000-000000000000") // as long as a real one
 	reader, err := s.open(ctx)
 	if err != nil {
@@ -60,10 +60,10 @@ func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found 
 // A sampler routes rows into topics.
 type sampler struct {
 	condition.List
-	run    *Run
-	topics map[string]Traffic
-	looked int
-	bad    error // the first row that gives no record
+	run      *Run
+	topics   map[string]topicTraffic
+	rowsRead int
+	bad      error // the first row that gives no record
 }
 
 // unusedColumns finds text columns that an application probably writes for its consumers, and that are in no record.
@@ -94,7 +94,7 @@ func (s *sampler) open(ctx context.Context) (*table.Reader, error) {
 // table looks at rows of the i-th table.
 func (s *sampler) table(ctx context.Context, i int, t *table.Table) {
 	name := "rows of " + t.String()
-	s.looked, s.bad = 0, nil
+	s.rowsRead, s.bad = 0, nil
 	column := s.run.Source.Config().OrderColumn
 	if t.Relation.Index(column) < 0 {
 		column = ""
@@ -102,7 +102,7 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) {
 	// The newest rows are those that a relay is about to deliver, or any rows if finding them takes too long.
 	err := s.read(ctx, i, table.Selection{Newest: sampleRows, Order: table.AsWritten(column)})
 	if err != nil && !fault.NeedsPerson(err) {
-		s.looked = 0
+		s.rowsRead = 0
 		err = s.read(ctx, i, table.Selection{Newest: sampleRows})
 	}
 	if err != nil {
@@ -113,21 +113,21 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) {
 		s.Add(verdict, name, fix.ByWords(fault.Hint(err)), "the rows cannot be read: %s", err)
 		return
 	}
-	looked := fmt.Sprint(s.looked)
-	if s.looked == sampleRows {
+	what := fmt.Sprint(s.rowsRead)
+	if s.rowsRead == sampleRows {
 		// Those that matter most for max.message.bytes. Finding them reads the whole table, though none of its values.
 		err := s.read(ctx, i, table.Selection{
 			Newest: sampleLargest, Order: table.Order{By: table.BySize, Column: s.run.Router.Columns(t.Relation).Payload},
 		})
-		if looked += fmt.Sprintf(" and the %d largest", sampleLargest); err != nil {
-			looked = fmt.Sprintf("%d; the largest could not be read: %v", sampleRows, err)
+		if what += fmt.Sprintf(" and the %d largest", sampleLargest); err != nil {
+			what = fmt.Sprintf("%d; the largest could not be read: %v", sampleRows, err)
 		}
 	}
 	switch {
 	case s.bad != nil:
 		s.Warn(name, fix.ByWords(s.badRow()), "a row of the table cannot be published: %s", s.bad)
-	case s.looked > 0:
-		s.OK(name, "walpost can publish all rows that it read (%s)", looked)
+	case s.rowsRead > 0:
+		s.OK(name, "walpost can publish all rows that it read (%s)", what)
 	}
 }
 
@@ -154,7 +154,7 @@ func (s *sampler) read(ctx context.Context, i int, sel table.Selection) error {
 		if ev == nil || err != nil {
 			return err
 		}
-		s.looked++
+		s.rowsRead++
 		ok, err := s.run.Router.Route(ev, &rec)
 		traffic, known := s.topics[rec.Topic]
 		switch {

@@ -185,16 +185,16 @@ func (x *examination) outage() {
 			// In seconds first: an idle server would overflow a duration.
 			lasts = time.Duration(min(float64(keep<<20)/x.rate, 10*365*86400)) * time.Second
 		}
-		told := fmt.Sprintf("max_slot_wal_keep_size (%d MB) lasts %s at %.3g MB/s, measured over %s", keep, lasts, x.rate/(1<<20), x.measured.Round(time.Second))
+		forecast := fmt.Sprintf("max_slot_wal_keep_size (%d MB) lasts %s at %.3g MB/s, measured over %s", keep, lasts, x.rate/(1<<20), x.measured.Round(time.Second))
 		switch {
 		case keep < x.MaxWALMB:
 			x.Warn(name, keepSize, "max_slot_wal_keep_size (%d MB) is less than max_wal_size (%d MB): the slot can be lost between two checkpoints of Postgres", keep, x.MaxWALMB)
 		case !x.rateMeasured || x.rate <= 0:
 			x.OK(name, "max_slot_wal_keep_size is %d MB; no WAL was written during the check, so it is unknown how long it lasts", keep)
 		case lasts < time.Hour:
-			x.Warn(name, keepSize, "%s: a longer outage loses the slot", told)
+			x.Warn(name, keepSize, "%s: a longer outage loses the slot", forecast)
 		default:
-			x.OK(name, "%s", told)
+			x.OK(name, "%s", forecast)
 		}
 	}
 	if idle := time.Duration(x.IdleTimeout) * time.Second; idle > 0 && idle < 72*time.Hour {

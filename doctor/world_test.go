@@ -75,7 +75,7 @@ func (w *world) open() error {
 // examine is checkPostgres without the pause in which the rate of WAL is measured.
 func (w *world) examine() []Finding {
 	w.Helper()
-	return checkPostgresWithin(w.Context(), &w.cfg, time.Minute, time.Millisecond)
+	return checkPostgres(w.Context(), &w.cfg, time.Minute, time.Millisecond)
 }
 
 // slotOf makes a slot of the world's name by SQL, as somebody else would.

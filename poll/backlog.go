@@ -11,14 +11,14 @@ import (
 	"github.com/walpost/walpost/internal/wait"
 )
 
-// CountedRows bounds Backlog.Rows, because counting costs the server time.
-const CountedRows = 10_000
+// countedRows bounds Backlog.Rows, because counting costs the server time.
+const countedRows = 10_000
 
 // A Backlog is what one look found that is written and not delivered.
 type Backlog struct {
 	At       time.Time    // of the look
 	Position cdc.Position // everything below it is delivered
-	Rows     int          // that are not delivered, CountedRows at the most
+	Rows     int          // that are not delivered, countedRows at the most
 	More     bool         // there are more
 	Oldest   time.Time    // when the oldest of them was written; zero for none, or if nothing tells it
 	Blocker  *Blocker     // the transaction that delays them; nil for none
@@ -26,28 +26,30 @@ type Backlog struct {
 	Claims   *ClaimCounts // nil for the strategy cursor
 }
 
-// ClaimCounts are what workers claim, of the oldest CountedRows rows that are not finished.
+// ClaimCounts are what workers claim, of the oldest countedRows rows that are not finished. They, and the types below, are also a part of
+// /api/status.
 type ClaimCounts struct {
-	Claimed int // whose lease has not ended
-	Waiting int // for their next attempt
-	Workers int
-	Refused []RefusedRow // the oldest 10
-	Locked  []LockedRow  // the oldest 10
+	Claimed int          `json:"claimed_rows"` // whose lease has not ended
+	Waiting int          `json:"waiting_rows"` // for their next attempt
+	Workers int          `json:"workers"`
+	Refused []RefusedRow `json:"refused"` // the oldest 10, never nil
+	Locked  []LockedRow  `json:"locked"`  // the oldest 10, never nil
 }
 
 // A LockedRow is a row that a session has locked which is no worker. A worker can neither claim it nor write
 // that it is delivered.
 type LockedRow struct {
-	ID string
-	By *Blocker
+	ID  string `json:"id"`
+	By  string `json:"by"`  // the transaction
+	End string `json:"end"` // the SQL that ends it
 }
 
 // A RefusedRow is a row that was refused at least once, and is not finished.
 type RefusedRow struct {
-	ID       string
-	Attempts int
-	Error    string     // the newest
-	Next     *time.Time // attempt; nil if the row does not wait
+	ID       string   `json:"id"`
+	Attempts int      `json:"attempts"`
+	Error    string   `json:"error"`                // the newest
+	Next     *float64 `json:"next_attempt_seconds"` // from the look to the next attempt; nil if the row does not wait
 }
 
 // Backlog looks at what is not delivered, on a connection of its own. Everything below the position at is
@@ -76,7 +78,6 @@ func (s *Source) Backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 // Watch keeps Status.Backlog new, until ctx ends. delivered is the position below which everything is
 // delivered, 0 if this process does not know it.
 func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func() cdc.Position) {
-	var delay delay
 	for failures := 0; ; {
 		var b *Backlog
 		var err error
@@ -96,15 +97,6 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 			s.set.Logger.Info().Int("times", failures).Msg("undelivered rows can be counted again")
 			failures = 0
 		}
-		if b != nil {
-			switch warn, over := delay.by(b.Blocker, time.Now()); {
-			case over:
-				s.set.Logger.Info().Str("table", s.set.Table.String()).Msg("rows no longer wait for a transaction")
-			case warn:
-				s.set.Logger.Warn().Str("table", s.set.Table.String()).Str("transaction", b.Blocker.String()).Dur("for", time.Since(delay.since).Round(time.Second)).
-					Msg("rows wait, because a transaction with a lower id has not ended")
-			}
-		}
 		s.mu.Lock()
 		s.status.Backlog, s.status.BacklogErr = b, ""
 		if err != nil {
@@ -121,44 +113,9 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 // delivery for the moment that its transaction takes.
 const delayAfter = time.Second
 
-// logAfter is the age from which the log names such a transaction.
-const logAfter = 10 * time.Second
-
-// logEvery is how often the log repeats it.
-const logEvery = 5 * time.Minute
-
-// A delay is the transaction that rows wait for, as the log has it.
-type delay struct {
-	xid    uint64    // 0 for none
-	since  time.Time // it is open, or was first seen
-	logged time.Time // zero for not yet
-}
-
-// by takes what delays rows now, nil for nothing. It reports whether the log must name it, and whether a delay that
-// the log has named is over. Without pg_monitor the server hides since when a transaction of another role is open, so what
-// counts is how long it was seen.
-func (d *delay) by(b *Blocker, now time.Time) (warn, over bool) {
-	if b == nil {
-		over = !d.logged.IsZero()
-		*d = delay{}
-		return false, over
-	}
-	if b.XID != d.xid {
-		d.xid, d.since = b.XID, now
-	}
-	if !b.Since.IsZero() {
-		d.since = b.Since
-	}
-	if now.Sub(d.since) < logAfter || now.Sub(d.logged) < logEvery {
-		return false, false
-	}
-	d.logged = now
-	return true, false
-}
-
 // newBacklog is a Backlog of so many rows, the oldest of which has an age in microseconds.
 func newBacklog(rows int, age *float64) *Backlog {
-	b := &Backlog{Rows: min(rows, CountedRows), More: rows > CountedRows}
+	b := &Backlog{Rows: min(rows, countedRows), More: rows > countedRows}
 	if age != nil {
 		b.Oldest = time.Now().Add(-time.Duration(max(0, *age)) * time.Microsecond)
 	}
@@ -176,7 +133,7 @@ func (s *cursor) backlog(ctx context.Context, at uint64) (*Backlog, error) {
  (SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1) AS newest,
  extract(epoch FROM clock_timestamp()) * 1000000 - o.at AS age
  FROM (SELECT 1) one LEFT JOIN (SELECT (%[4]s)::bigint AS at FROM %[2]s WHERE %[3]s ORDER BY %[1]s LIMIT 1) o ON true`,
-		s.xid("t"), s.rows.from, s.atLeast("t", at), s.rows.Time, CountedRows+1))
+		s.xid("t"), s.rows.from, s.atLeast("t", at), s.rows.Time, countedRows+1))
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +142,7 @@ func (s *cursor) backlog(ctx context.Context, at uint64) (*Backlog, error) {
 		return b, nil
 	}
 	blocker, err := s.blocker(ctx, got.XMin)
-	if blocker != nil && (blocker.Since.IsZero() || time.Since(blocker.Since) >= delayAfter) {
+	if blocker != nil && (blocker.Since.IsZero() || time.Since(blocker.Since.Time) >= delayAfter) {
 		b.Blocker = blocker
 	}
 	return b, err
@@ -195,7 +152,7 @@ func (s *cursor) backlog(ctx context.Context, at uint64) (*Backlog, error) {
 func (s *claimer) backlog(ctx context.Context, _ uint64) (*Backlog, error) {
 	r := s.Session.rows
 	rows := fmt.Sprintf("(SELECT %s AS id, t.xmax AS locker, t.claimed_until, t.next_attempt_at, t.attempts, t.last_error, %s AS place, (%s)::bigint AS at FROM %s WHERE t.finished_at IS NULL ORDER BY %[2]s LIMIT %[5]d) c",
-		r.id, r.order, r.Time, r.from, CountedRows+1)
+		r.id, r.order, r.Time, r.from, countedRows+1)
 	got, err := pg.Row[struct {
 		Rows, Claimed, Waiting, Workers int
 		Age                             *float64
@@ -206,12 +163,13 @@ func (s *claimer) backlog(ctx context.Context, _ uint64) (*Backlog, error) {
 		return nil, err
 	}
 	b := newBacklog(got.Rows, got.Age)
-	b.Claims = &ClaimCounts{Claimed: got.Claimed, Waiting: got.Waiting, Workers: got.Workers}
-	b.Claims.Refused, err = pg.Rows[RefusedRow](ctx, s.conn, "read the rows that were refused",
-		"SELECT id, attempts, coalesce(last_error, '') AS error, next_attempt_at AS next FROM "+rows+" WHERE attempts > 0 ORDER BY place LIMIT 10")
+	b.Claims = &ClaimCounts{Claimed: got.Claimed, Waiting: got.Waiting, Workers: got.Workers, Refused: []RefusedRow{}, Locked: []LockedRow{}}
+	refused, err := pg.Rows[RefusedRow](ctx, s.conn, "read the rows that were refused", `SELECT id, attempts, coalesce(last_error, '') AS error,
+ CASE WHEN next_attempt_at IS NOT NULL THEN greatest(0, extract(epoch FROM next_attempt_at - now())) END AS next_attempt_seconds FROM `+rows+" WHERE attempts > 0 ORDER BY place LIMIT 10")
 	if err != nil {
 		return b, err
 	}
+	b.Claims.Refused = append(b.Claims.Refused, refused...)
 	locked, err := pg.Rows[struct {
 		ID  string
 		XID uint64 `json:",string"`
@@ -224,7 +182,7 @@ func (s *claimer) backlog(ctx context.Context, _ uint64) (*Backlog, error) {
 			return b, err
 		}
 		if by != nil {
-			b.Claims.Locked = append(b.Claims.Locked, LockedRow{r.ID, by})
+			b.Claims.Locked = append(b.Claims.Locked, LockedRow{r.ID, by.String(), by.End()})
 		}
 	}
 	return b, err

@@ -30,7 +30,7 @@ func TestTheBacklogIsWhatIsNotDelivered(t *testing.T) {
 		t.Errorf("no row: %+v", b)
 	}
 	w.exec("INSERT INTO outbox (id, key) SELECT i, i FROM generate_series(1, 10001) i")
-	if b := w.backlog(); b.Rows != CountedRows || !b.More {
+	if b := w.backlog(); b.Rows != countedRows || !b.More {
 		t.Errorf("10001 rows: %+v", b)
 	}
 }
@@ -58,7 +58,7 @@ func TestTheBacklogNamesTheTransactionThatDelaysIt(t *testing.T) {
 	}
 	w.exec(insert("a", "1"), "SELECT pg_sleep(1.1)")
 	b := w.backlog()
-	if b.Blocker == nil || !strings.Contains(b.Blocker.String(), "application importer") || time.Since(b.Blocker.Since) < delayAfter {
+	if b.Blocker == nil || !strings.Contains(b.Blocker.String(), "application importer") || time.Since(b.Blocker.Since.Time) < delayAfter {
 		t.Fatalf("blocked by %+v", b.Blocker)
 	}
 	w.exec("COMMIT; " + b.Blocker.End())
@@ -108,28 +108,4 @@ func TestWatchFollowsTheBacklog(t *testing.T) {
 	<-at
 	at <- 0
 	until("nothing", func(s Status) bool { return s.Backlog == nil })
-}
-
-// The log names a transaction that delays rows for long, once and then on a timer, also if the server hides its age.
-func TestTheLogNamesWhatDelaysRows(t *testing.T) {
-	now := time.Now()
-	var d delay
-	want := func(why string, b *Blocker, after time.Duration, warn, over bool) {
-		t.Helper()
-		now = now.Add(after)
-		if w, o := d.by(b, now); w != warn || o != over {
-			t.Fatalf("%s: warns %t, over %t", why, w, o)
-		}
-	}
-	for i := range 20 { // writers that come and go
-		want("a short transaction of unknown age", &Blocker{XID: uint64(i + 1)}, logAfter/2, false, false)
-	}
-	hidden := &Blocker{XID: 50}
-	want("first seen", hidden, time.Second, false, false)
-	want("seen for long", hidden, logAfter, true, false)
-	want("still there", hidden, logAfter, false, false)
-	want("still there after a while", hidden, logEvery, true, false)
-	want("it has ended", nil, time.Second, false, true)
-	want("nothing delays", nil, time.Second, false, false)
-	want("an old one at once", &Blocker{XID: 60, Since: now.Add(-time.Hour)}, 0, true, false)
 }

@@ -37,13 +37,13 @@ func (s *Source) Change(ctx context.Context, former Former) (at cdc.Position, fo
 	}
 	got, err := pg.Row[struct {
 		Got    bool
-		Holder *int32
+		Holder int32
 	}](ctx, session.conn, "take the lock of the relay", fmt.Sprintf("SELECT pg_try_advisory_lock(%d, %d) AS got, %s AS holder", nameLock, digest(s.set.Name), holderQuery(nameLock, digest(s.set.Name))))
 	if err != nil {
 		return 0, found, 0, err
 	}
 	if !got.Got {
-		return 0, found, 0, fault.Config(fmt.Errorf("the relay runs with its former configuration (server process %d)", deref(got.Holder)), "Stop every walpost run of this relay first.")
+		return 0, found, 0, fault.Config(fmt.Errorf("the relay runs with its former configuration (server process %d)", got.Holder), "Stop every walpost run of this relay first.")
 	}
 	if err := session.claimTable(ctx); err != nil {
 		return 0, found, 0, err
@@ -58,27 +58,20 @@ func (s *Source) Change(ctx context.Context, former Former) (at cdc.Position, fo
 	from := uint64(1) // if workers claim rows, the table says what is to be done
 	switch claims := former.Strategy != Cursor; {
 	case s.set.Claims() && !claims:
-		marked, err = c.mark(ctx, &former)
+		marked, err = c.markDelivered(ctx, &former)
 	case !s.set.Claims() && claims:
 		from, err = c.unfinished(ctx)
 	}
 	return cdc.Numbered(from), session.identity, marked, err
 }
 
-func deref(pid *int32) int32 {
-	if pid == nil {
-		return 0
-	}
-	return *pid
-}
-
 // markRows is how many rows one transaction marks.
 const markRows = 10_000
 
-// mark finishes the rows that the strategy cursor has delivered, in the order of the index on transaction and
+// markDelivered finishes the rows that the strategy cursor has delivered, in the order of the index on transaction and
 // order, and in many transactions: one would keep its row locks, and what it wrote from VACUUM, for as long
 // as a large table takes. If it is interrupted, the next call goes on.
-func (s *cursor) mark(ctx context.Context, former *Former) (marked int64, err error) {
+func (s *cursor) markDelivered(ctx context.Context, former *Former) (marked int64, err error) {
 	if err := s.exec(ctx, "set up the session", "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET enable_hashjoin = off; SET enable_mergejoin = off"); err != nil {
 		return 0, err
 	}

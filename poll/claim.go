@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
@@ -35,19 +36,17 @@ const (
 	claimRows  = 1000 // claimed by one look
 	flushRows  = 1000 // outcomes that are written at once
 	flushAfter = 20 * time.Millisecond
-	avoidFor   = time.Second // no look at a key whose oldest row another session has locked
-	lookPasses = 8           // of one look, to find out which keys are blocked
-	wholeEvery = time.Second // between two whole looks while keys are left out
-	retryMost  = 5 * time.Minute
+	avoidFor   = time.Second           // no look at a key whose oldest row another session has locked
+	lookPasses = 8                     // of one look, to find out which keys are blocked
+	wholeEvery = time.Second           // between two whole looks while keys are left out
 	errorBytes = 1000                  // of last_error
 	heldPause  = 50 * time.Millisecond // between two tries to write to rows that other sessions have locked; longer for many
 	leaveLimit = time.Second           // for such a row, when the worker stops
 )
 
-// retryPause is the time before the next attempt at a row that was refused that many times.
-func retryPause(attempts int) time.Duration {
-	return min(retryMost, time.Second<<min(max(0, attempts-1), 20))
-}
+// retryPause is the time before the next attempt at a row, by how often it was refused. Refused rows have nothing to
+// spread, so the pause is the Limit.
+var retryPause = backoff.Backoff{Min: time.Second, Max: 5 * time.Minute}
 
 // An ending is what becomes of a claimed row.
 type ending uint8
@@ -110,9 +109,9 @@ type Claims struct {
 	avoid map[string]avoided  // the keys that looks leave out
 	start start
 
-	pos         uint64 // end of the newest transaction
-	inTx, begun bool   // a transaction is open, and its Begin is given
-	pause       func(attempts int) time.Duration
+	pos         uint64          // end of the newest transaction
+	inTx, begun bool            // a transaction is open, and its Begin is given
+	pause       backoff.Backoff // retryPause, or less in a test
 }
 
 func newClaims(set *Settings) *Claims {
@@ -152,7 +151,7 @@ func (k *Claims) Refused(number uint32, why string) (again bool) {
 	}
 	k.finish(r, refused)
 	k.dropKey(r)
-	k.set.Logger.Warn().Str("table", k.set.Table.String()).Str("id", r.id).Int("attempts", r.attempts).Dur("again_in", k.pause(r.attempts)).Str("err", why).
+	k.set.Logger.Warn().Str("table", k.set.Table.String()).Str("id", r.id).Int("attempts", r.attempts).Dur("again_in", k.pause.Limit(r.attempts)).Str("err", why).
 		Msg("a row was refused and is tried again; younger rows of its key wait for it")
 	return true
 }
@@ -306,7 +305,7 @@ func (s *claimer) poll(ctx context.Context) error {
 		return err
 	}
 	if s.stalled() {
-		s.src.looked()
+		s.src.countLook()
 		return nil
 	}
 	rows, err := s.claim(ctx)
@@ -314,7 +313,7 @@ func (s *claimer) poll(ctx context.Context) error {
 		return err
 	}
 	s.used = time.Now()
-	s.src.looked()
+	s.src.countLook()
 	if len(rows) == 0 {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
@@ -37,7 +38,7 @@ func (w *world) worker(change func(*Settings)) *worker {
 		change(&set)
 	}
 	k := &worker{TB: w.TB, Source: NewSource(set), numbers: map[string]uint32{}}
-	k.claims.pause = func(int) time.Duration { return time.Hour } // until due
+	k.claims.pause = backoff.Backoff{Min: time.Hour, Max: time.Hour} // until due
 	k.connect(true)
 	k.session.Seek(cdc.Numbered(1), 0, "")
 	return k

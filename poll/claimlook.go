@@ -68,22 +68,22 @@ func (s *claimer) begin(ctx context.Context) (takeOver bool, err error) {
 }
 
 // pooled is the error for a session whose server process another client uses, too.
-func pooled(was, is int32) error {
-	what := fmt.Sprintf("the connection changed from server process %d to %d", was, is)
-	if was == is {
-		what = fmt.Sprintf("another client uses server process %d between the transactions of walpost", is)
+func pooled(before, now int32) error {
+	what := fmt.Sprintf("the connection changed from server process %d to %d", before, now)
+	if before == now {
+		what = fmt.Sprintf("another client uses server process %d between the transactions of walpost", now)
 	}
 	return fault.Config(fmt.Errorf("%s: the locks of the relay are lost", what),
 		"Connect to Postgres directly, or to a pooler in session mode: polling holds locks of the session.")
 }
 
-// mine is the condition for a row that this session has claimed. It can be NULL.
-func (s *claimer) mine(alias string) string {
+// claimedBySession is the condition for a row that this session has claimed. It can be NULL.
+func (s *claimer) claimedBySession(alias string) string {
 	return fmt.Sprintf("(%[1]s.claimed_by = %[2]s AND %[1]s.claimed_until >= now())", alias, pg.QuoteLiteral(s.name))
 }
 
-// ours is the condition for a row that a session of this process has claimed.
-func (s *claimer) ours(alias string) string {
+// claimedByProcess is the condition for a row that a session of this process has claimed.
+func (s *claimer) claimedByProcess(alias string) string {
 	return fmt.Sprintf("starts_with(%s.claimed_by, %s)", alias, pg.QuoteLiteral(s.worker+"#"))
 }
 
@@ -137,7 +137,7 @@ UNION ALL SELECT k.at, k.key::text FROM k,
  LATERAL (SELECT %[6]s OR %[7]s IS TRUE AS free FROM %[8]s WHERE (%[9]s, %[10]s) >= (k.key, '%[11]d'::bigint) AND o.finished_at IS NULL ORDER BY %[9]s, %[10]s LIMIT 1) o
  WHERE NOT o.free`,
 		s.open(takeOver, from), r.keyColumn("t"), r.order, r.from, orders(known),
-		ready("o", takeOver), s.mine("o"), r.as("o"), r.keyColumn("o"), r.orderOf("o"), int64(math.MinInt64))
+		ready("o", takeOver), s.claimedBySession("o"), r.as("o"), r.keyColumn("o"), r.orderOf("o"), int64(math.MinInt64))
 }
 
 // look finds the oldest rows that may be claimed, and which keys are blocked, so that no row of those is locked
@@ -171,9 +171,9 @@ func (s *claimer) look(ctx context.Context, takeOver bool) (at []int64, more boo
 		if more {
 			continue
 		}
-		now, were := time.Now(), len(s.avoid)
+		now, before := time.Now(), len(s.avoid)
 		maps.DeleteFunc(s.avoid, func(key string, a avoided) bool { return !blocked[key] && now.After(a.until) })
-		s.start.again = len(s.avoid) < were
+		s.start.again = len(s.avoid) < before
 		if whole && begun.Sub(s.start.moved) >= wholeEvery {
 			err = s.moveStart(ctx, at, begun)
 		}
@@ -231,7 +231,7 @@ func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 		if len(f.more) > 1 && f.more[1] != nil {
 			r.key, r.keyed = string(f.more[1]), true
 		}
-		if s.has(r) {
+		if s.alreadyClaimed(r) {
 			continue
 		}
 		rows = append(rows, r)
@@ -245,7 +245,7 @@ func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 	from := time.Now()
 	if len(rows) > 0 {
 		sql := fmt.Sprintf("UPDATE %s SET %s FROM %s WHERE %s AND t.finished_at IS NULL RETURNING d.number",
-			s.Session.rows.from, s.claiming(s.name), places(rows), s.place(rows))
+			s.Session.rows.from, s.claiming(s.name), rowList(rows), s.matches(rows))
 		got, err := s.run(ctx, "claim rows", sql)
 		if err != nil {
 			return nil, err
@@ -267,9 +267,9 @@ func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 	return rows, nil
 }
 
-// has reports whether the worker has a row already. If another session has locked the row, the lease can
+// alreadyClaimed reports whether the worker has a row already. If another session has locked the row, the lease can
 // end on the server meanwhile.
-func (s *claimer) has(r *claimed) bool {
+func (s *claimer) alreadyClaimed(r *claimed) bool {
 	same := func(h *claimed) bool { return h.order == r.order && h.id == r.id }
 	return slices.ContainsFunc(s.locked, same) || slices.ContainsFunc(s.held, same)
 }
@@ -308,11 +308,11 @@ func (s *claimer) blocked(rows []*claimed) string {
 SELECT c.number FROM c JOIN (SELECT k.key, b.first FROM (SELECT key, max(at) AS last FROM c GROUP BY 1) k,
  LATERAL (SELECT %[6]s AS first FROM %[7]s WHERE (%[8]s, %[6]s) >= (k.key, '%[9]d'::bigint) AND (%[8]s, %[6]s) <= (k.key, k.last) AND o.finished_at IS NULL AND %[10]s IS NOT TRUE
   AND (%[6]s, coalesce(%[11]s, '')) NOT IN (SELECT at, id FROM %[4]s) ORDER BY %[8]s, %[6]s LIMIT 1) b) b ON b.key = c.key AND b.first <= c.at`,
-		reader.keyColumn("t"), reader.order, reader.from, places(rows), s.place(rows), reader.orderOf("o"), reader.as("o"), reader.keyColumn("o"), int64(math.MinInt64), s.mine("o"), reader.idOf("o"))
+		reader.keyColumn("t"), reader.order, reader.from, rowList(rows), s.matches(rows), reader.orderOf("o"), reader.as("o"), reader.keyColumn("o"), int64(math.MinInt64), s.claimedBySession("o"), reader.idOf("o"))
 }
 
-// places is a list of rows for a FROM clause, as d. place says which row of the table is meant.
-func places(rows []*claimed) string {
+// rowList is a list of rows for a FROM clause, as d. matches says which row of the table is meant.
+func rowList(rows []*claimed) string {
 	var b strings.Builder
 	b.WriteString("(VALUES ")
 	for i, r := range rows {
@@ -325,7 +325,7 @@ func places(rows []*claimed) string {
 	return b.String()
 }
 
-func (s *claimer) place(rows []*claimed) string {
+func (s *claimer) matches(rows []*claimed) string {
 	r := s.Session.rows
 	at := make([]int64, len(rows))
 	for i, row := range rows {

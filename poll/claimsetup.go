@@ -49,7 +49,7 @@ func hasIndex(table uint32, rows string, columns ...string) string {
 
 // withoutClaims is rel without the columns of the workers, which are no part of the event.
 func withoutClaims(rel *cdc.Relation) *cdc.Relation {
-	is := func(c cdc.Column) bool {
+	ofWorkers := func(c cdc.Column) bool {
 		for _, k := range claimColumns {
 			if k.name == c.Name {
 				return true
@@ -58,7 +58,7 @@ func withoutClaims(rel *cdc.Relation) *cdc.Relation {
 		return false
 	}
 	without := *rel
-	without.Columns = slices.DeleteFunc(slices.Clone(rel.Columns), is)
+	without.Columns = slices.DeleteFunc(slices.Clone(rel.Columns), ofWorkers)
 	return &without
 }
 
@@ -113,9 +113,9 @@ func (s *Settings) claimNeeds(l *condition.List, f *Facts) {
 		return
 	}
 	for _, c := range claimColumns {
-		if of := &rel.Columns[rel.Index(c.name)]; of.BaseName != c.base || of.Generated {
+		if column := &rel.Columns[rel.Index(c.name)]; column.BaseName != c.base || column.Generated {
 			l.Unmet(condition.Misconfigured, columns, fix.ByWords("Rename the column: walpost writes the state of each row into a column of this name. Or use source.poll.strategy cursor."),
-				"column %s of %s has the type %s, and source.poll.strategy %s needs %s", c.name, t.Table, of.TypeName, s.Strategy, c.definition)
+				"column %s of %s has the type %s, and source.poll.strategy %s needs %s", c.name, t.Table, column.TypeName, s.Strategy, c.definition)
 		}
 	}
 	if i := rel.Index(s.Key(rel)); i >= 0 && slices.Contains([]string{"json", "xml", "point"}, rel.Columns[i].BaseName) {

@@ -26,8 +26,8 @@ func (s *claimer) renew(ctx context.Context) error {
 	from := time.Now()
 	var locked, gone []*claimed
 	for part := range slices.Chunk(rows, flushRows) {
-		still := fmt.Sprintf("%s AND t.finished_at IS NULL AND %s", s.place(part), s.ours("t")) // also if the lease has ended and nobody has claimed the row
-		got, err := s.change(ctx, "renew", places(part), still, fmt.Sprintf("UPDATE %s SET %s FROM free d WHERE %s", s.Session.rows.from, s.claiming(name), s.place(part)))
+		still := fmt.Sprintf("%s AND t.finished_at IS NULL AND %s", s.matches(part), s.claimedByProcess("t")) // also if the lease has ended and nobody has claimed the row
+		got, err := s.change(ctx, "renew", rowList(part), still, fmt.Sprintf("UPDATE %s SET %s FROM free d WHERE %s", s.Session.rows.from, s.claiming(name), s.matches(part)))
 		if err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ func (s *claimer) write(ctx context.Context, rows []*claimed) ([]*claimed, error
 		}
 		pause := time.Duration(0)
 		if r.end == refused {
-			pause = s.pause(r.attempts)
+			pause = s.pause.Limit(r.attempts)
 		}
 		why := "NULL"
 		if r.why != "" {
@@ -113,8 +113,8 @@ func (s *claimer) write(ctx context.Context, rows []*claimed) ([]*claimed, error
 		fmt.Fprintf(&b, "(%d::bigint, %s::text, %d::bigint, %t, %d, %s::text, %d)", r.order, pg.QuoteLiteral(r.id), r.number, r.end == delivered, r.attempts, why, pause.Milliseconds())
 	}
 	table := s.Session.rows.from
-	place := s.place(rows)
-	unfinished := fmt.Sprintf("%s AND t.finished_at IS NULL AND %s", place, s.ours("t"))
+	place := s.matches(rows)
+	unfinished := fmt.Sprintf("%s AND t.finished_at IS NULL AND %s", place, s.claimedByProcess("t"))
 	written := map[uint32]bool{}
 	if b.Len() > 0 {
 		got, err := s.change(ctx, "finish", "(VALUES "+b.String()+") d (at, id, number, done, attempts, why, pause)", unfinished, fmt.Sprintf(`UPDATE %s SET finished_at = CASE WHEN d.done THEN now() END, claimed_by = NULL, claimed_until = NULL, attempts = d.attempts,
@@ -125,7 +125,7 @@ func (s *claimer) write(ctx context.Context, rows []*claimed) ([]*claimed, error
 		maps.Copy(written, got)
 	}
 	if len(done) > 0 {
-		got, err := s.change(ctx, "delete", places(done), unfinished, fmt.Sprintf("DELETE FROM %s USING free d WHERE %s", table, place))
+		got, err := s.change(ctx, "delete", rowList(done), unfinished, fmt.Sprintf("DELETE FROM %s USING free d WHERE %s", table, place))
 		if err != nil {
 			return nil, err
 		}
@@ -143,7 +143,7 @@ func (s *claimer) left(ctx context.Context, rows []*claimed, changed map[uint32]
 	if len(left) == 0 {
 		return nil, nil, nil
 	}
-	still, err := s.run(ctx, "look for locked rows", fmt.Sprintf("SELECT d.number FROM %s, %s WHERE %s", s.Session.rows.from, places(left), condition))
+	still, err := s.run(ctx, "look for locked rows", fmt.Sprintf("SELECT d.number FROM %s, %s WHERE %s", s.Session.rows.from, rowList(left), condition))
 	for _, r := range left {
 		if still[r.number] {
 			locked = append(locked, r)

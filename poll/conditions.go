@@ -86,7 +86,7 @@ func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, e
  has_table_privilege(%[1]d, 'DELETE') AS deletable, %[7]s AS openbyorder, %[8]s AS openbykey,
  EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = %[1]d AND t.tgenabled <> 'D' AND p.prosrc LIKE '%%' || %[3]s || '%%') AS notify,
  coalesce((SELECT q.seqcache FROM pg_sequence q WHERE q.seqrelid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass), 0) AS cache`,
-		table.OID, hasIndex(table.OID, allRows, s.XIDColumn, s.OrderColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(table.Relation)),
+		table.OID, hasIndex(table.OID, allRows, s.XIDColumn, s.OrderColumn), pg.QuoteLiteral(channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(table.Relation)),
 		workerColumns(), hasIndex(table.OID, openRows, s.OrderColumn), hasIndex(table.OID, openRows, s.Key(table.Relation), s.OrderColumn), s.writes()))
 	f.Server, f.Table, f.Unique = server, *table, f.Unique || f.Cache > 0
 	if f.Hidden = pg.SQLState(err) == pg.StateNoRight; f.Hidden {

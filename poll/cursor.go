@@ -53,8 +53,8 @@ func (s *cursor) begin(ctx context.Context) error {
 // say. To sort the rest of a large transaction for each page would cost the square of its rows.
 const inOrder = "SET LOCAL enable_sort = off"
 
-// A place is how far the sessions of a Source have read and given.
-type place struct {
+// A progress is how far the sessions of a Source have read and given.
+type progress struct {
 	pos uint64 // everything below is given
 
 	// The open range is [pos, end), 0 for none.
@@ -80,7 +80,7 @@ type cursor struct {
 // seek begins at a position. A range that a checkpoint describes has the same end again, and it is
 // given also if it has no row any more.
 func (s *cursor) seek(at, open uint64) {
-	s.src.cursor = place{pos: at}
+	s.src.cursor = progress{pos: at}
 	if open != 0 {
 		s.src.cursor.end = open + 1
 	}
@@ -150,7 +150,7 @@ func (s *cursor) poll(ctx context.Context) error {
 	}
 	s.used = time.Now()
 	if l.newest == 0 {
-		s.src.looked()
+		s.src.countLook()
 		return nil
 	}
 	if err := s.begin(ctx); err != nil {
@@ -170,7 +170,7 @@ func (s *cursor) poll(ctx context.Context) error {
 		if l.newest != 0 { // nothing notifies of the end of the transaction that the rows wait for
 			s.due = time.Now().Add(min(s.src.set.Interval, delayedGap))
 		}
-		s.src.looked()
+		s.src.countLook()
 		return nil
 	}
 	if err := s.read(ctx, end); err != nil {
@@ -180,7 +180,7 @@ func (s *cursor) poll(ctx context.Context) error {
 		s.page = nil
 		return err
 	}
-	s.src.looked()
+	s.src.countLook()
 	p.end, p.wal, s.due = end, l.insert, time.Now() // there may be more
 	return nil
 }
@@ -345,7 +345,7 @@ func (s *cursor) next(ctx context.Context) (*cdc.Event, error) {
 		return r.event, nil
 	}
 	s.event = cdc.Event{Kind: cdc.Commit, Pos: cdc.Numbered(p.end), Time: time.Now().UTC()}
-	*p, s.page, s.all = place{pos: p.end}, nil, false
+	*p, s.page, s.all = progress{pos: p.end}, nil, false
 	return &s.event, nil
 }
 
@@ -399,7 +399,7 @@ func (s *cursor) beginning(ctx context.Context, anyway bool) (uint64, error) {
 		return s.boundary(ctx)
 	}
 	// The id is in the WAL once that is flushed, so the server gives out no id up to it again.
-	own, err := s.one(ctx, "SELECT pg_current_xact_id()::text")
+	xid, err := s.one(ctx, "SELECT pg_current_xact_id()::text")
 	if err != nil {
 		return 0, err
 	}
@@ -408,7 +408,7 @@ func (s *cursor) beginning(ctx context.Context, anyway bool) (uint64, error) {
 		return 0, err
 	}
 	s.identity.Server = max(s.identity.Server, l.insert) // a server without that WAL gives out the ids again
-	return min(l.xmin, own+1), s.flushed(ctx, l.insert, l.flush)
+	return min(l.xmin, xid+1), s.flushed(ctx, l.insert, l.flush)
 }
 
 // boundary is the beginning where source.snapshot has a bound. Otherwise a person has to say what becomes of

@@ -38,7 +38,7 @@ type lease struct {
 	flying int       // rows in flight
 	moved  time.Time // when a row was last given to a relay without any, or ended
 	gaveUp bool      // to deliver, because another worker can
-	told   time.Time // when the worker last looked for ended leases that it does not take over
+	logged time.Time // when the worker last looked for ended leases that it does not take over
 }
 
 // margin is how long before the end of a lease nothing is sent any more.
@@ -124,13 +124,13 @@ func (c *steady) observe(server, before, after time.Time, lease time.Duration) b
 // tell logs, once in a lease, why leases of other workers have ended and this worker does not take over their rows.
 func (s *claimer) tell(ctx context.Context) error {
 	now, set := time.Now(), s.Claims.set
-	if now.Sub(s.told) < set.Lease {
+	if now.Sub(s.logged) < set.Lease {
 		return nil
 	}
-	s.told = now
+	s.logged = now
 	r := s.Session.rows
 	found, err := pg.Row[struct{ Ended bool }](ctx, s.conn, "look for ended leases", fmt.Sprintf("SELECT EXISTS (SELECT FROM (SELECT t.claimed_by, t.claimed_until FROM %s WHERE t.finished_at IS NULL ORDER BY %s LIMIT %d) t WHERE t.claimed_until < now() AND NOT %s) AS ended",
-		r.from, r.order, CountedRows, s.ours("t")))
+		r.from, r.order, countedRows, s.claimedByProcess("t")))
 	if err != nil || !found.Ended {
 		return err
 	}
@@ -169,8 +169,8 @@ func (s *claimer) giveUp(ctx context.Context) error {
 	if !stalled {
 		return nil
 	}
-	found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for a worker that delivers", "SELECT "+holderQuery(ableLock, digest(s.Claims.set.Name))+" AS holder")
-	if err == nil && found.Holder != 0 {
+	pid, err := process(ctx, s.conn, holderQuery(ableLock, digest(s.Claims.set.Name)))
+	if err == nil && pid != 0 {
 		s.gaveUp = true
 		s.bind()
 	}

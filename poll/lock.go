@@ -47,7 +47,12 @@ func lockIs(class uint32, key int32) string {
 
 // Holder returns the server process that polls for the relay of a name, 0 for none.
 func Holder(ctx context.Context, conn *pgconn.PgConn, name string) (pid int32, err error) {
-	found, err := pg.Row[struct{ Holder int32 }](ctx, conn, "look for a relay that polls", "SELECT "+holderQuery(nameLock, digest(name))+" AS holder")
+	return process(ctx, conn, holderQuery(nameLock, digest(name)))
+}
+
+// process is the server process that a query finds, 0 for none.
+func process(ctx context.Context, conn *pgconn.PgConn, query string) (pid int32, err error) {
+	found, err := pg.Row[struct{ Holder int32 }](ctx, conn, "look for other relays", "SELECT "+query+" AS holder")
 	return found.Holder, err
 }
 
@@ -58,7 +63,7 @@ func (s *Session) lock(ctx context.Context) error {
 	if s.src.set.Claims() {
 		mode = "_shared"
 	}
-	for told := int32(0); ; {
+	for logged := int32(0); ; {
 		got, err := pg.Row[struct {
 			Got    bool
 			Holder int32
@@ -68,13 +73,13 @@ func (s *Session) lock(ctx context.Context) error {
 			return err
 		case got.Got:
 			return nil
-		case got.Holder == s.src.process() && got.Holder != 0 && mode == "":
+		case got.Holder == s.src.newestProcess() && got.Holder != 0 && mode == "":
 			// The server has not noticed that this process lost that connection.
 			if _, err := s.conn.Exec(ctx, fmt.Sprintf("SELECT pg_terminate_backend(%d)", got.Holder)).ReadAll(); err != nil {
 				return pg.Classify(fmt.Errorf("end the former session: %w", err))
 			}
-		case got.Holder != told:
-			told = got.Holder
+		case got.Holder != logged:
+			logged = got.Holder
 			s.src.set.Logger.Info().Int32("pid", got.Holder).Msg("another process polls for this relay: waiting for it")
 		}
 		if !wait.For(ctx, lockEvery) {
@@ -88,36 +93,36 @@ func (s *Session) lock(ctx context.Context) error {
 func (s *Session) claimTable(ctx context.Context) error {
 	set := &s.src.set
 	table := s.facts.Table.Table.String()
-	mine := digest(table, set.Strategy)
+	strategyKey := digest(table, set.Strategy)
 	alike := s.alike()
 	locks := "SELECT "
 	for _, a := range alike { // before the lock by which others find this session
-		locks += fmt.Sprintf("pg_advisory_lock_shared(%d, %d), ", likeLock, digest(table, a.what, a.is))
+		locks += fmt.Sprintf("pg_advisory_lock_shared(%d, %d), ", likeLock, digest(table, a.what, a.value))
 	}
-	if err := s.exec(ctx, "take the lock of the table", locks+fmt.Sprintf("pg_advisory_lock_shared(%d, %d)", tableLock, mine)); err != nil {
+	if err := s.exec(ctx, "take the lock of the table", locks+fmt.Sprintf("pg_advisory_lock_shared(%d, %d)", tableLock, strategyKey)); err != nil {
 		return err
 	}
 	for _, other := range strategies {
 		if other == set.Strategy {
 			continue
 		}
-		found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for other relays", "SELECT "+holderQuery(tableLock, digest(table, other))+" AS holder")
+		pid, err := process(ctx, s.conn, holderQuery(tableLock, digest(table, other)))
 		if err != nil {
 			return err
 		}
-		if found.Holder != 0 {
-			return fault.Config(fmt.Errorf("a relay with source.poll.strategy %s reads table %s (server process %d)", other, table, found.Holder),
+		if pid != 0 {
+			return fault.Config(fmt.Errorf("a relay with source.poll.strategy %s reads table %s (server process %d)", other, table, pid),
 				"All relays of a table must have the same strategy. Stop the other relay first.")
 		}
 	}
 	for _, a := range alike {
-		found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for other relays", fmt.Sprintf("SELECT (SELECT min(pid) FROM pg_locks WHERE %s AND pid NOT IN (SELECT pid FROM pg_locks WHERE %s)) AS holder",
-			lockIs(tableLock, mine), lockIs(likeLock, digest(table, a.what, a.is))))
+		pid, err := process(ctx, s.conn, fmt.Sprintf("(SELECT min(pid) FROM pg_locks WHERE %s AND pid NOT IN (SELECT pid FROM pg_locks WHERE %s))",
+			lockIs(tableLock, strategyKey), lockIs(likeLock, digest(table, a.what, a.value))))
 		if err != nil {
 			return err
 		}
-		if found.Holder != 0 {
-			return fault.Config(fmt.Errorf("a worker whose %s is not %q claims rows of table %s (server process %d)", a.what, a.is, table, found.Holder),
+		if pid != 0 {
+			return fault.Config(fmt.Errorf("a worker whose %s is not %q claims rows of table %s (server process %d)", a.what, a.value, table, pid),
 				"All workers of a table must have the same name, order column, key column and event id column in walpost.yaml: otherwise the order of a key is lost. Stop the other workers first.")
 		}
 	}
@@ -126,10 +131,10 @@ func (s *Session) claimTable(ctx context.Context) error {
 
 // alike are the settings that all workers of a table must have in common, none if the strategy claims no
 // rows. A worker that takes another column for the key or the order has other queues.
-func (s *Session) alike() []struct{ what, is string } {
+func (s *Session) alike() []struct{ what, value string } {
 	set, rel := &s.src.set, s.facts.Table.Relation
 	if !set.Claims() {
 		return nil
 	}
-	return []struct{ what, is string }{{"name", set.Name}, {"order column", set.OrderColumn}, {"key column", set.Key(rel)}, {"event id column", set.ID(rel)}}
+	return []struct{ what, value string }{{"name", set.Name}, {"order column", set.OrderColumn}, {"key column", set.Key(rel)}, {"event id column", set.ID(rel)}}
 }

@@ -18,7 +18,7 @@ import (
 // values are the text that a stream would give, because the connection has the same settings.
 type rowReader struct {
 	table.Format
-	of      *pg.TableFacts
+	facts   *pg.TableFacts
 	columns rowColumns
 
 	from, order, id, key string // as, orderOf, idOf and keyOf with t
@@ -40,7 +40,7 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 	if s.Claims() {
 		rel = withoutClaims(rel)
 	}
-	r := &rowReader{of: &f.Table, columns: rowColumns{order: s.OrderColumn, id: s.ID(rel), key: s.Key(rel)}}
+	r := &rowReader{facts: &f.Table, columns: rowColumns{order: s.OrderColumn, id: s.ID(rel), key: s.Key(rel)}}
 	r.from, r.order, r.id, r.key = r.as("t"), r.orderOf("t"), r.idOf("t"), r.keyOf("t")
 	r.Relation, r.Time, r.More = rel, "NULL", []string{r.order, r.id}
 	switch i := rel.Index(s.TimeColumn); {
@@ -61,7 +61,7 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 
 // as is the table in a FROM clause, under an alias. orderOf is its order column. idOf and keyOf are the
 // event id and the key as text, and keyColumn is the key as it is; "" for no key.
-func (r *rowReader) as(alias string) string { return r.of.From(alias) }
+func (r *rowReader) as(alias string) string { return r.facts.From(alias) }
 
 func (r *rowReader) orderOf(alias string) string { return alias + "." + pg.QuoteIdent(r.columns.order) }
 

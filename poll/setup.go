@@ -12,8 +12,8 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// Channel is the channel on which the trigger of a table notifies.
-func Channel(t pg.Table) string { return fmt.Sprintf("walpost_%08x", uint32(digest(t.String()))) }
+// channel is the channel on which the trigger of a table notifies.
+func channel(t pg.Table) string { return fmt.Sprintf("walpost_%08x", uint32(digest(t.String()))) }
 
 // SetupSQL is the SQL that makes what polling needs of a table that exists, and that f does not have.
 // A nil f has nothing. It is "" if nothing is missing.
@@ -102,7 +102,7 @@ func (s *Settings) setupTable(f *Facts) (steps []outboxtable.Step) {
 leave the function and the trigger out if very many transactions insert at the same time: walpost
 then looks at the table every source.poll.interval. Leave them out, too, if a transaction that inserts
 is prepared (PREPARE TRANSACTION): Postgres refuses to prepare a transaction that has notified.`, `CREATE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_notify(''%[2]s'', ''''); RETURN NULL; END';
-CREATE TRIGGER %[2]s AFTER INSERT ON %[3]s FOR EACH STATEMENT EXECUTE FUNCTION %[1]s();`, s.function(), Channel(s.Table), sql)
+CREATE TRIGGER %[2]s AFTER INSERT ON %[3]s FOR EACH STATEMENT EXECUTE FUNCTION %[1]s();`, s.function(), channel(s.Table), sql)
 	}
 	return steps
 }
@@ -145,7 +145,7 @@ func (s *Settings) MissingRights(has RoleFacts, role string) (sql string) {
 
 // function is the name of the function that notifies.
 func (s *Settings) function() string {
-	return pg.QuoteIdent(s.Table.Schema) + "." + pg.QuoteIdent(Channel(s.Table))
+	return pg.QuoteIdent(s.Table.Schema) + "." + pg.QuoteIdent(channel(s.Table))
 }
 
 // UndoSQL removes what Setup makes beside the table.

@@ -18,7 +18,7 @@ import (
 // called from any goroutine, Open only while no other session is open.
 type Source struct {
 	set    Settings
-	cursor place // of the newest session's goroutine
+	cursor progress // of the newest session's goroutine
 	claims *Claims
 
 	mu     sync.Mutex
@@ -43,8 +43,8 @@ func (s *Source) Claims() *Claims {
 	return s.claims
 }
 
-// process is the server process of the newest session, 0 before the first.
-func (s *Source) process() int32 {
+// newestProcess is the server process of the newest session, 0 before the first.
+func (s *Source) newestProcess() int32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pid
@@ -105,7 +105,7 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 		return err
 	}
 	if unmet := condition.Unmet(set.Conditions(s.facts)); len(unmet) > 0 {
-		err := unmet[0].Fault(s.src.process() != 0)
+		err := unmet[0].Fault(s.src.newestProcess() != 0)
 		if s.facts.Server.Recovery {
 			err = fault.Retry(err)
 		}
@@ -193,8 +193,8 @@ func (s *Session) recheck(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	was := &s.facts.Server
-	if server.Started != was.Started || server.SystemID != was.SystemID || server.Recovery != was.Recovery || server.Timeline != was.Timeline {
+	opened := &s.facts.Server
+	if server.Started != opened.Started || server.SystemID != opened.SystemID || server.Recovery != opened.Recovery || server.Timeline != opened.Timeline {
 		return fault.Retry(errors.New("the server is not the one that the session was opened on"))
 	}
 	s.identity.Server, s.identity.Time = server.LSN, server.Now

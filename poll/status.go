@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -24,13 +25,13 @@ type Status struct {
 
 // A Blocker is a transaction that delays delivery, because it has not ended.
 type Blocker struct {
-	XID         uint64
-	PID         int32 // 0 for a prepared transaction
-	Application string
-	Database    string
-	State       string
-	Since       time.Time // when the transaction began; zero if that is not known
-	Prepared    string    // the name of a prepared transaction
+	XID         uint64    `json:"xid,string"`
+	PID         int32     `json:"pid"` // 0 for a prepared transaction
+	Application string    `json:"application"`
+	Database    string    `json:"database"`
+	State       string    `json:"state"`
+	Since       age.Since `json:"age_seconds"` // when the transaction began; zero if that is not known
+	Prepared    string    `json:"prepared"`    // the name of a prepared transaction
 }
 
 // String names the transaction for people.
@@ -39,9 +40,9 @@ func (b *Blocker) String() string {
 		return fmt.Sprintf("prepared transaction %q of database %s (id %d)", b.Prepared, b.Database, b.XID)
 	}
 	text := fmt.Sprintf("transaction %d of server process %d", b.XID, b.PID)
-	for _, more := range []struct{ what, is string }{{"application", b.Application}, {"database", b.Database}, {"state", b.State}} {
-		if more.is != "" {
-			text += ", " + more.what + " " + more.is
+	for _, more := range []struct{ what, text string }{{"application", b.Application}, {"database", b.Database}, {"state", b.State}} {
+		if more.text != "" {
+			text += ", " + more.what + " " + more.text
 		}
 	}
 	return text
@@ -67,8 +68,8 @@ func (s *Source) Status() Status {
 	return st
 }
 
-// looked counts a look.
-func (s *Source) looked() {
+// countLook counts a look.
+func (s *Source) countLook() {
 	s.mu.Lock()
 	s.status.Looks++
 	s.mu.Unlock()
@@ -77,24 +78,13 @@ func (s *Source) looked() {
 // blocker describes the transaction with an id, nil if it has ended. Without the rights of pg_monitor, the server does not say
 // since when the transactions of other roles are open.
 func (s *Session) blocker(ctx context.Context, xid uint64) (*Blocker, error) {
-	found, err := pg.Rows[struct {
-		PID         int32
-		Application string
-		Database    string
-		State       string
-		Since       *time.Time
-		Prepared    string
-	}](ctx, s.conn, "find the transaction that delays delivery", fmt.Sprintf(`SELECT coalesce(l.pid, 0) AS pid, coalesce(a.application_name, '') AS application,
- coalesce(a.datname, p.database, '') AS database, coalesce(a.state, '') AS state, coalesce(a.xact_start, p.prepared) AS since, coalesce(p.gid, '') AS prepared
+	found, err := pg.Rows[Blocker](ctx, s.conn, "find the transaction that delays delivery", fmt.Sprintf(`SELECT coalesce(l.pid, 0) AS pid, coalesce(a.application_name, '') AS application,
+ coalesce(a.datname, p.database, '') AS database, coalesce(a.state, '') AS state, extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)) AS age_seconds, coalesce(p.gid, '') AS prepared
  FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
  WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.transactionid::text = '%d' LIMIT 1`, uint32(xid)))
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	f := &found[0]
-	b := &Blocker{XID: xid, PID: f.PID, Application: f.Application, Database: f.Database, State: f.State, Prepared: f.Prepared}
-	if f.Since != nil {
-		b.Since = *f.Since
-	}
-	return b, nil
+	found[0].XID = xid
+	return &found[0], nil
 }

@@ -36,12 +36,6 @@ func DefaultConfig() Config {
 	return Config{Interval: 10 * time.Second, RetainedWarn: 1 << 30, RetainedCritical: 10 << 30, Breaker: BreakerOff}
 }
 
-// limited is c with the limits of another Config.
-func (c Config) limited(of Config) Config {
-	of.Interval, of.Breaker, of.Tableless = c.Interval, c.Breaker, c.Tableless
-	return of
-}
-
 // Validate returns what is wrong with the keys together. conf.Check has what is wrong with each.
 func (c *Config) Validate() (found conf.Problems) {
 	if c.RetainedCritical < c.RetainedWarn {

@@ -24,16 +24,16 @@ type Forecast struct {
 	// Exhaustion is the number of seconds until Limit is used up at the present rate. It is +Inf if
 	// no limit is known or Left does not shrink. At 0, the next checkpoint of the server may remove
 	// WAL of the slot.
-	Exhaustion float64
+	Exhaustion float64 `json:"-"`
 	// Limit is the limit that ends first, and Left how much of it is left.
-	Limit Limit
-	Left  int64
+	Limit Limit `json:"limit"`
+	Left  int64 `json:"-"`
 	// DiskFull is the number of seconds until the WAL that slots hold has used up monitor.wal_disk_size. It
 	// is +Inf if the size is not known, or if max_slot_wal_keep_size ends first: then the server gives up
 	// the slot before the disk is full.
-	DiskFull float64
+	DiskFull float64 `json:"-"`
 	// WALRate is how many bytes of WAL the server writes a second, over the last minute; -1 before it is known.
-	WALRate float64
+	WALRate float64 `json:"-"`
 }
 
 func rounded(seconds float64) time.Duration {
@@ -168,7 +168,7 @@ func (t *trend) exhaustion(left int64) float64 {
 // over is the number of seconds until left is used up, by how much grew from earlier samples to now. A rate that was measured
 // over some time tells about eight times that time to come. So a short burst does not foretell the night, but a sudden load
 // that uses up everything within a minute is seen after seconds.
-func (t *trend) over(left int64, now sample, earlier []sample, of func(sample) int64) float64 {
+func (t *trend) over(left int64, now sample, earlier []sample, size func(sample) int64) float64 {
 	soonest := math.Inf(1)
 	for span, longest := max(longestSpan, 8*t.interval), true; span >= 2*t.interval || longest; span, longest = span/2, false {
 		from := firstWithin(earlier, now.at, span, earlier[0])
@@ -176,7 +176,7 @@ func (t *trend) over(left int64, now sample, earlier []sample, of func(sample) i
 		if passed <= 0 || passed > span && !longest {
 			continue
 		}
-		grown := of(now) - of(from)
+		grown := size(now) - size(from)
 		if grown <= 0 {
 			continue
 		}

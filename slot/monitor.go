@@ -27,15 +27,15 @@ func NewMonitor(cfg Config, slot, database string) *Monitor {
 	}
 }
 
-// reads is a Reader.
-type reads interface {
+// A healthReader is a Reader, or stands for one in a test.
+type healthReader interface {
 	Read(ctx context.Context, walDir bool) (Health, error)
 	Close()
 }
 
 // Run reads the slot at once and then at every interval, until ctx ends, and closes reader. After each read that
 // succeeded it calls observe, if it is not nil, with what was read and the limits that it is judged by.
-func (m *Monitor) Run(ctx context.Context, reader reads, observe func(s Status, limits Config), log zerolog.Logger) {
+func (m *Monitor) Run(ctx context.Context, reader healthReader, observe func(s Status, limits Config), log zerolog.Logger) {
 	defer reader.Close()
 	tick := time.NewTicker(m.Config().Interval)
 	defer tick.Stop()
@@ -73,11 +73,12 @@ func (m *Monitor) Config() Config {
 }
 
 // SetLimits replaces the limits by those of another Config, from the next read or Status on. Interval and Breaker stay.
-func (m *Monitor) SetLimits(of Config) {
+func (m *Monitor) SetLimits(limits Config) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.cfg = m.cfg.limited(of)
-	m.forecast.disk = int64(of.WALDiskSize)
+	limits.Interval, limits.Breaker, limits.Tableless = m.cfg.Interval, m.cfg.Breaker, m.cfg.Tableless
+	m.cfg = limits
+	m.forecast.disk = int64(limits.WALDiskSize)
 }
 
 // add takes the result of one read.
@@ -104,7 +105,7 @@ func (m *Monitor) Status(now, opened time.Time) Status {
 
 // Once reads the slot without a Monitor that runs: once, and where apart is not 0 once more after
 // that time, which gives a forecast. It closes reader. The Status also says why a read failed.
-func Once(ctx context.Context, cfg Config, slot, database string, reader reads, apart time.Duration) (Status, error) {
+func Once(ctx context.Context, cfg Config, slot, database string, reader healthReader, apart time.Duration) (Status, error) {
 	defer reader.Close()
 	m := NewMonitor(cfg, slot, database)
 	m.forecast = newForecaster(cfg, 0) // there will be no more than two reads

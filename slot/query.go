@@ -20,6 +20,7 @@ type healthRow struct {
 	Safe        *int64
 	InactiveFor *float64 `json:"inactive_for"`
 	MayList     bool     `json:"may_list"`
+	OldestWAL   cdc.LSN  `json:"oldest"` // that any slot holds
 }
 
 // healthQuery reads the slot. It reads rows of views as JSON, so that one text serves every version. On a standby that receives
@@ -27,19 +28,19 @@ type healthRow struct {
 // are not read at one instant.
 func healthQuery(slot string) string {
 	return `WITH w AS (SELECT CASE WHEN pg_is_in_recovery() THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) ELSE pg_current_wal_lsn() END AS lsn)
- SELECT w.lsn AS server, current_setting('server_version_num')::int AS serverversion, pg_is_in_recovery() AS standby,
+ SELECT w.lsn AS server_lsn, current_setting('server_version_num')::int AS server_version_num, pg_is_in_recovery() AS standby,
  extract(epoch FROM clock_timestamp())::float8 AS now,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size') AS segment,
- (SELECT CASE WHEN setting::bigint < 0 THEN -1 ELSE setting::bigint << 20 END FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keepbytes,
+ (SELECT CASE WHEN setting::bigint < 0 THEN -1 ELSE setting::bigint << 20 END FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS max_slot_wal_keep_bytes,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_keep_size') AS wal_keep_mb,
  pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, current_user AS role,
  has_function_privilege('pg_ls_waldir()', 'EXECUTE') AS may_list,
  current_database() AS database, CASE WHEN s.slot_name IS NOT NULL THEN to_json(s) END AS slot,
- CASE WHEN s.restart_lsn IS NULL THEN -1 ELSE greatest(0, pg_wal_lsn_diff(w.lsn, s.restart_lsn))::bigint END AS retainedbytes,
- CASE WHEN s.confirmed_flush_lsn IS NULL THEN -1 ELSE greatest(0, pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn))::bigint END AS unconfirmedbytes,
- s.safe_wal_size AS safe, age(s.catalog_xmin) AS catalogxminage,
+ CASE WHEN s.restart_lsn IS NULL THEN -1 ELSE greatest(0, pg_wal_lsn_diff(w.lsn, s.restart_lsn))::bigint END AS retained_bytes,
+ CASE WHEN s.confirmed_flush_lsn IS NULL THEN -1 ELSE greatest(0, pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn))::bigint END AS unconfirmed_bytes,
+ s.safe_wal_size AS safe, age(s.catalog_xmin) AS catalog_xmin_age,
  extract(epoch FROM clock_timestamp() - (to_json(s)->>'inactive_since')::timestamptz)::float8 AS inactive_for,
- (SELECT min(o.restart_lsn) FROM pg_replication_slots o) AS oldest, to_json(st) AS decoding, a.wait_event AS waitevent
+ (SELECT min(o.restart_lsn) FROM pg_replication_slots o) AS oldest, to_json(st) AS decoding, a.wait_event
  FROM w LEFT JOIN pg_replication_slots s ON s.slot_name = ` + pg.QuoteLiteral(slot) + `
  LEFT JOIN pg_stat_replication_slots st ON st.slot_name = s.slot_name
  LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid`
@@ -71,7 +72,7 @@ func olderSlotQuery(slot string) string {
 
 func (r *healthRow) health(slot string, sent, received time.Time) Health {
 	h := r.Health
-	h.Slot, h.At, h.RoundTrip, h.WALDirBytes = slot, received, received.Sub(sent), -1
+	h.Slot, h.At, h.RoundTrip, h.Oldest, h.WALDirBytes = slot, received, received.Sub(sent), r.OldestWAL, -1
 	h.ClockSkew = time.Duration(r.Now*1e9) - time.Duration(sent.Add(h.RoundTrip/2).UnixNano())
 	switch {
 	case r.Standby:

@@ -141,7 +141,7 @@ func (r *Reader) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 	}
 	// A slot that holds more WAL than this slot fills the disk, whoever holds this slot back.
 	if len(slots) > 0 && slots[0].Behind > h.RetainedBytes {
-		return r.named(&slots[0], seen, h), nil
+		return r.describe(&slots[0], seen, h), nil
 	}
 	found, err := pg.Rows[blockerRow](ctx, r.conn, "find the oldest transaction", blockerQuery)
 	if err != nil {
@@ -150,12 +150,12 @@ func (r *Reader) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 	if len(found) > 0 {
 		// While most of the WAL waits for the consumer, a transaction that the slot has not come to yet is not to blame.
 		ours := h.UnconfirmedBytes >= behindMin && 2*h.UnconfirmedBytes > h.RetainedBytes
-		if b := r.named(&found[0], seen, h); b.Age >= r.minAge && (b.Certain || !ours) {
+		if b := r.describe(&found[0], seen, h); b.Age >= r.minAge && (b.Certain || !ours) {
 			return b, nil
 		}
 	}
 	if len(slots) > 0 {
-		return r.named(&slots[0], seen, h), nil
+		return r.describe(&slots[0], seen, h), nil
 	}
 	return nil, nil
 }
@@ -169,9 +169,9 @@ type blockerRow struct {
 	Behind   int64
 }
 
-// named makes a Blocker of a row; seen is what was seen before. If the server does not tell the age, it is the time since this
+// describe makes a Blocker of a row; seen is what was seen before. If the server does not tell the age, it is the time since this
 // Reader first saw the blocker, or long enough if the blocker has outlived many other transactions.
-func (r *Reader) named(row *blockerRow, seen map[string]sighting, h *Health) *Blocker {
+func (r *Reader) describe(row *blockerRow, seen map[string]sighting, h *Health) *Blocker {
 	b := &row.Blocker
 	key := fmt.Sprint(row.Kind, " ", row.PID, " ", row.Xid, " ", row.Name)
 	first, ok := seen[key]

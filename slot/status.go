@@ -26,13 +26,13 @@ type Status struct {
 	Health // of the newest read that succeeded; with nothing but the names before the first
 
 	// Known says that Health is not older than three intervals of the monitor.
-	Known bool
+	Known bool `json:"known"`
 	// Err is why the newest read failed; "" if it succeeded.
-	Err string
+	Err string `json:"error"`
 	Forecast
 
-	Severity Severity
-	Reasons  []string // why Severity is not OK
+	Severity Severity `json:"state"`
+	Reasons  []string `json:"findings"` // why Severity is not OK
 }
 
 const (

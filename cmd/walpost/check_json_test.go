@@ -22,7 +22,7 @@ func TestCheckPrintsStableJSON(t *testing.T) {
 		{Side: "kafka", Name: "topic b", Verdict: walpost.Warn, Why: "w"},
 	})
 	var b bytes.Buffer
-	if err := show.JSON(&b, r, "  "); err != nil {
+	if err := show.Print(&b, true, r, ""); err != nil {
 		t.Fatal(err)
 	}
 	var got, want any
@@ -44,10 +44,6 @@ func TestCheckPrintsStableJSON(t *testing.T) {
 		t.Errorf("escaped for HTML: %s", b.String())
 	}
 
-	b.Reset()
-	if err := r.Print(&b); err != nil {
-		t.Fatal(err)
-	}
 	if want := `ok    postgres: wal_level: wal_level is <logical>
 warn  kafka: topic a size: w
       fix: one
@@ -55,8 +51,8 @@ warn  kafka: topic a size: w
 FAIL  kafka: topic a: f
 warn  kafka: topic b: w
 1 of 4 preconditions fail
-`; b.String() != want {
-		t.Errorf("got\n%s", b.String())
+`; r.Text() != want {
+		t.Errorf("got\n%s", r.Text())
 	}
 }
 
@@ -77,12 +73,8 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			found = append(found, walpost.Finding{Side: "kafka", Name: "n", Verdict: doctor.Verdict(v), Why: "w"})
 		}
 		r := show.CheckReportOf(found)
-		var b bytes.Buffer
-		if err := r.Print(&b); err != nil {
-			t.Fatal(err)
-		}
-		if r.Verdict != want.worst || !strings.HasSuffix(b.String(), want.last) {
-			t.Errorf("%q: %s\n%s", verdicts, r.Verdict, b.String())
+		if r.Verdict != want.worst || !strings.HasSuffix(r.Text(), want.last) {
+			t.Errorf("%q: %s\n%s", verdicts, r.Verdict, r.Text())
 		}
 	}
 }

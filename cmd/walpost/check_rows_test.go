@@ -129,7 +129,6 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 		"warn  kafka: topic " + topic + " size: the largest row of the table becomes a record of 32",
 		"warn  kafka: topic " + compacted + " keys: a row of the table has no key",
 		"ok    postgres: clock: the database's clock is ",
-		"ok    kafka: clock: the controller's clock is ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

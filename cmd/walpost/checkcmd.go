@@ -33,11 +33,7 @@ and the findings. Each finding has the fields side (postgres or kafka), name, ve
 				return err
 			}
 			report := show.CheckReportOf(found)
-			if *asJSON {
-				err = show.JSON(cmd.OutOrStdout(), report, "  ")
-			} else {
-				err = report.Print(cmd.OutOrStdout())
-			}
+			err = show.Print(cmd.OutOrStdout(), *asJSON, report, report.Text())
 			if err == nil && report.Verdict == walpost.Fail {
 				err = exitError(exitFailed) // the findings have said why
 			}

@@ -110,14 +110,14 @@ func loadConfig(name string, env func(string) (string, bool), over []override, w
 // samePassword reports whether the password of the file is for dsn, which replaces the DSN of the file: dsn has no password
 // of its own, and names the same user. The password is also for dsn if one of the two users is unknown.
 func samePassword(file replication.Config, dsn string) bool {
-	if _, own, _ := pg.WithoutPassword(dsn, ""); own {
+	if _, has, _ := pg.WithoutPassword(dsn, ""); has {
 		return false
 	}
 	file.ReadSecrets()
-	was, now := file.Connection(), pg.Database{DSN: dsn}
-	was.PasswordFile = "" // only the user matters
-	a, errA := was.Config()
-	b, errB := now.Config()
+	inFile, given := file.Connection(), pg.Database{DSN: dsn}
+	inFile.PasswordFile = "" // only the user matters
+	a, errA := inFile.Config()
+	b, errB := given.Config()
 	return file.DSN == "" || errA != nil || errB != nil || a.User == b.User
 }
 

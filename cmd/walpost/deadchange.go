@@ -99,11 +99,7 @@ while the relay runs.`,
 			if err != nil && ctx.Err() != nil {
 				err = errors.New("interrupted: every event that counts as delivered is marked. Run the same command again to continue with the other events")
 			}
-			if asJSON {
-				err = errors.Join(show.JSON(cmd.OutOrStdout(), r, ""), err)
-			} else {
-				err = errors.Join(show.Retry(cmd.OutOrStdout(), &r), err)
-			}
+			err = errors.Join(show.Print(cmd.OutOrStdout(), asJSON, r, r.Text()), err)
 			if err == nil && len(r.Refused)+r.Parked.Refused > 0 && !opts.DryRun {
 				return exitError(exitFailed) // what was printed says why
 			}
@@ -169,11 +165,7 @@ the next bad one.`,
 			if err != nil && ctx.Err() != nil {
 				err = errors.New("interrupted: every event that counts as dropped is marked. Run the same command again to continue with the other events")
 			}
-			if asJSON {
-				err = errors.Join(show.JSON(cmd.OutOrStdout(), d, ""), err)
-			} else {
-				err = errors.Join(show.Drop(cmd.OutOrStdout(), &d), err)
-			}
+			err = errors.Join(show.Print(cmd.OutOrStdout(), asJSON, d, d.Text()), err)
 			if err == nil && d.Parked.Waiting > 0 && timeout > 0 {
 				return fault.WithHint(errors.New("the relay has not dropped all events"),
 					"walpost run with this name must hold the slot, and must not be halted or stalled (walpost status). It drops the events when it runs.")

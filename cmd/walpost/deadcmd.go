@@ -173,17 +173,14 @@ on standard error how many events other relays have. --relay lists those.`,
 			if err != nil {
 				return err
 			}
-			if *asJSON {
-				list := struct {
-					Count  int             `json:"count"`
-					Events []show.BadEvent `json:"events"`
-				}{len(found), []show.BadEvent{}}
-				for _, e := range found {
-					list.Events = append(list.Events, show.BadEventOf(e))
-				}
-				return show.JSON(cmd.OutOrStdout(), list, "")
+			list := struct {
+				Count  int             `json:"count"`
+				Events []show.BadEvent `json:"events"`
+			}{len(found), []show.BadEvent{}}
+			for _, e := range found {
+				list.Events = append(list.Events, show.BadEventOf(e))
 			}
-			return show.DeadList(cmd.OutOrStdout(), found)
+			return show.Print(cmd.OutOrStdout(), *asJSON, list, show.DeadList(found))
 		})
 	}
 	return cmd
@@ -217,10 +214,7 @@ not text is printed in hexadecimal digits. show needs no database, and can run w
 				return err
 			}
 			d := show.DeadDetailOf(found[0], steps, value, headers)
-			if *asJSON {
-				return show.JSON(cmd.OutOrStdout(), d, "")
-			}
-			return show.Dead(cmd.OutOrStdout(), found[0], d, value)
+			return show.Print(cmd.OutOrStdout(), *asJSON, d, show.Dead(found[0], d, value))
 		})
 	}
 	return cmd

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/slot"
 )
 
 // process is a running walpost.
@@ -27,51 +26,7 @@ type process struct {
 	t    *testing.T
 	page string // where its HTTP is
 	done chan struct{}
-	log  *lines
-}
-
-// lines keeps what a process writes, and tells who waits for a piece of it.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-	more chan struct{} // closed and replaced with every write
-}
-
-func newLines() *lines { return &lines{more: make(chan struct{})} }
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(l.more)
-	l.more = make(chan struct{})
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// wait returns the first line that has text in it.
-func (l *lines) wait(t *testing.T, text string) string {
-	t.Helper()
-	limit := time.After(2 * time.Minute)
-	for {
-		l.mu.Lock()
-		all, more := l.text.String(), l.more
-		l.mu.Unlock()
-		for line := range strings.Lines(all) {
-			if strings.Contains(line, text) {
-				return line
-			}
-		}
-		select {
-		case <-more:
-		case <-limit:
-			t.Fatalf("%q was not written in 2 minutes; this was:\n%s", text, all)
-		}
-	}
+	log  testenv.Output
 }
 
 // start runs walpost, which must listen.
@@ -91,8 +46,8 @@ func launch(t *testing.T, args ...string) *process {
 // spawn starts walpost, and does not wait for anything.
 func spawn(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command("walpost", args...), t: t, done: make(chan struct{}), log: newLines()}
-	p.Stdout, p.Stderr = io.Discard, p.log
+	p := &process{Cmd: exec.Command("walpost", args...), t: t, done: make(chan struct{})}
+	p.Stdout, p.Stderr = io.Discard, &p.log
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +59,7 @@ func spawn(t *testing.T, args ...string) *process {
 		_ = p.Process.Kill() // it may have ended
 		<-p.done
 		if t.Failed() {
-			t.Logf("walpost wrote:\n%s", p.log)
+			t.Logf("walpost wrote:\n%s", &p.log)
 		}
 	})
 	return p
@@ -113,11 +68,8 @@ func spawn(t *testing.T, args ...string) *process {
 // listens waits until the process listens.
 func (p *process) listens() {
 	p.t.Helper()
-	var line struct{ URL string }
-	if err := json.Unmarshal([]byte(p.log.wait(p.t, "http listens")), &line); err != nil {
-		p.t.Fatal(err)
-	}
-	p.page = strings.TrimSuffix(line.URL, "/")
+	p.log.Wait(p.t, "http listens")
+	p.page = p.log.Page()
 }
 
 // get asks the process's HTTP.
@@ -254,7 +206,7 @@ monitor: {interval: 1s}
 	p := start(t, "run", "-c", config)
 	pg.Exec(t, dsn, rows(1, 1000, topic))
 	p.until("1000 events", func(v *statuspage.View) bool {
-		return v.Ready && v.Events == 1000 && v.InFlight.Events == 0 && v.Slot.State == "ok"
+		return v.Ready && v.Events == 1000 && v.InFlight.Events == 0 && v.Slot.Severity == slot.OK
 	})
 	at := strings.TrimPrefix(p.page, "http://")
 	for _, args := range [][]string{{"--http", at}, {"--json", "--http", at}, {"--http", "off"}} {
@@ -329,7 +281,7 @@ func TestDroppedSlotHaltsAndLingers(t *testing.T) {
 	if code := p.stop(); code != exitPerson {
 		t.Errorf("exit code %d, want %d", code, exitPerson)
 	}
-	p.log.wait(t, "hint: ")
+	p.log.Wait(t, "hint: ")
 }
 
 func TestRunWaitsForWhatIsNotThere(t *testing.T) {

@@ -128,17 +128,17 @@ func sections() []section {
 }
 
 // groupCommand is a command that only has other commands.
-func groupCommand(use, short string, of ...*cobra.Command) *cobra.Command {
+func groupCommand(use, short string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help() // fails only where standard output does
-			return usageError{fmt.Errorf("a command is missing: %s %s", cmd.CommandPath(), of[0].Name())}
+			return usageError{fmt.Errorf("a command is missing: %s %s", cmd.CommandPath(), commands[0].Name())}
 		},
 	}
-	cmd.AddCommand(of...)
+	cmd.AddCommand(commands...)
 	return cmd
 }
 

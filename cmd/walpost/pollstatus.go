@@ -35,7 +35,7 @@ func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON 
 	switch {
 	case a.State == "":
 	case v.Poll == nil:
-		a = a.Other("reads slot " + v.Slot.Name)
+		a = a.Other("reads slot " + v.Slot.Slot)
 	case v.Poll.Table != source.Names().Tables[0].String() || v.Source.Database != "" && v.Source.Database != database:
 		a = a.Other(fmt.Sprintf("polls table %s in %s", v.Poll.Table, v.Source.Database))
 	case v.Name != cmp.Or(cfg.Name, database+"."+v.Poll.Table): // another relay of the table, with its own checkpoint
@@ -52,16 +52,12 @@ func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON 
 	}
 	p, out := statuspage.PollOf(&found, time.Now()), cmd.OutOrStdout()
 	findings, code := judgePoll(p, a)
-	if asJSON {
-		err = show.JSON(out, struct {
-			*statuspage.Poll
-			State    string          `json:"state"` // ok, warning, critical
-			Findings []string        `json:"findings"`
-			Relay    askrelay.Answer `json:"relay"`
-		}{p, pollStates[code], findings, a}, "  ")
-	} else {
-		err = show.PollStatus(out, p, a, findings, pollStates[code])
-	}
+	err = show.Print(out, asJSON, struct {
+		*statuspage.Poll
+		State    string          `json:"state"` // ok, warning, critical
+		Findings []string        `json:"findings"`
+		Relay    askrelay.Answer `json:"relay"`
+	}{p, pollStates[code], findings, a}, show.PollStatus(p, a, findings, pollStates[code]))
 	if err != nil || code == 0 {
 		return err
 	}
@@ -91,7 +87,7 @@ func judgePoll(p *statuspage.Poll, a askrelay.Answer) (findings []string, code i
 	if old := age(p.Oldest); old > waitsTooLong {
 		add("the oldest row that is not delivered was written %s ago", old)
 	}
-	if x := p.BlockerFull; x != nil && (x.Age == nil || age(x.Age) > openTooLong) {
+	if x := p.BlockerFull; x != nil && (x.Since.IsZero() || time.Since(x.Since.Time) > openTooLong) {
 		if p.BlockerEnd == "" {
 			add("rows wait for %s: ask its owner to end it", p.Blocker)
 		} else {

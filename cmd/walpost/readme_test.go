@@ -121,7 +121,7 @@ type reader struct {
 	dir, bin  string
 	addresses *strings.Replacer
 	running   *exec.Cmd
-	log       *lines
+	log       *testenv.Output
 }
 
 func (q *reader) shell(line string) *exec.Cmd {
@@ -150,13 +150,13 @@ func (q *reader) command(line string) string {
 // start runs a command that does not end, until it streams.
 func (q *reader) start(line string) {
 	q.Helper()
-	q.running, q.log = q.shell(line), newLines()
+	q.running, q.log = q.shell(line), new(testenv.Output)
 	q.running.Stderr = q.log
 	if err := q.running.Start(); err != nil {
 		q.Fatal(err)
 	}
 	q.Cleanup(func() { _ = q.running.Process.Kill() }) // it has ended if the test has not failed
-	q.log.wait(q.T, `"message":"connected"`)
+	q.log.Wait(q.T, `"message":"connected"`)
 }
 
 // stop ends the command that start began. It must have no reason to warn.

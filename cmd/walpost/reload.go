@@ -57,15 +57,14 @@ func (r *reloader) reload() error {
 	if err != nil {
 		return err
 	}
-	var applied []string
-	var refused needsRestart
+	var applied, refused []string
 	for _, c := range conf.Changes(&r.now, &next) {
 		if applied = append(applied, c.String()); !c.Has("reload") {
-			refused = append(refused, c)
+			refused = append(refused, c.Path)
 		}
 	}
 	if len(refused) > 0 {
-		return refused
+		return fmt.Errorf("only a restart applies a change of %s. Restart walpost, or undo the change", strings.Join(refused, ", "))
 	}
 	if err := r.relay.SetLimits(next.Monitor); err != nil {
 		return err
@@ -77,15 +76,4 @@ func (r *reloader) reload() error {
 	r.log.Info().Strs("changed", applied).Msg("configuration reloaded")
 	setLevel(next.Log)
 	return nil
-}
-
-// needsRestart are changes that only a restart applies.
-type needsRestart []conf.Change
-
-func (e needsRestart) Error() string {
-	keys := make([]string, len(e))
-	for i, c := range e {
-		keys[i] = c.Path
-	}
-	return fmt.Sprintf("only a restart applies a change of %s. Restart walpost, or undo the change", strings.Join(keys, ", "))
 }

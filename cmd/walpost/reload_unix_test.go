@@ -55,7 +55,7 @@ func TestSIGHUPDuringTheStartReloads(t *testing.T) {
 	if err := cmp.Or(err, pipe.Close()); err != nil {
 		t.Fatal(err)
 	}
-	p.log.wait(t, `"changed":["monitor.retained_warn: 2GiB"]`)
+	p.log.Wait(t, `"changed":["monitor.retained_warn: 2GiB"]`)
 	p.listens()
 	if code := p.stop(); code != 0 {
 		t.Errorf("exits with %d", code)

@@ -76,14 +76,10 @@ exits with 1 at the end. replay writes no dead letters. See docs/backfill.md.`,
 			opts.Say, opts.Progress = meter.Say, meter.Progress
 			report, err := walpost.Replay(ctx, cfg.Config, opts)
 			meter.End()
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case *asJSON:
-				err = show.JSON(cmd.OutOrStdout(), report, "  ")
-			default:
-				err = show.Replay(cmd.OutOrStdout(), report)
 			}
+			err = show.Print(cmd.OutOrStdout(), *asJSON, report, show.Replay(report))
 			if err == nil && report.Bad > 0 {
 				return exitError(exitFailed) // they were named
 			}

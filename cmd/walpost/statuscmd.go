@@ -48,15 +48,10 @@ change the exit code. status exits with
 			status, failed := walpost.ReadSlot(ctx, cfg.Config, *watch)
 			answer := askrelay.ForSlot(ctx, cfg.HTTP, &status)
 			answer.Judge(&status)
-			out, err := cmd.OutOrStdout(), error(nil)
-			if *asJSON {
-				err = show.JSON(out, struct {
-					statuspage.Slot
-					Relay askrelay.Answer `json:"relay"`
-				}{statuspage.SlotOf(status, time.Now()), answer}, "  ")
-			} else {
-				err = show.Status(out, &status, answer)
-			}
+			err := show.Print(cmd.OutOrStdout(), *asJSON, struct {
+				statuspage.Slot
+				Relay askrelay.Answer `json:"relay"`
+			}{statuspage.SlotOf(status, time.Now()), answer}, show.Status(&status, answer))
 			switch {
 			case err != nil || status.Severity == slot.OK && failed == nil:
 				return err

@@ -75,11 +75,7 @@ the relay explains. They change the exit code only with --strict.`,
 				return err
 			}
 			clean := report.Differences()+report.Counts[verify.NotConfirmed] == 0 && (!*strict || report.Repeated+report.Marked == 0)
-			if *asJSON {
-				err = show.VerifyJSON(cmd.OutOrStdout(), report, clean)
-			} else {
-				err = show.Verify(cmd.OutOrStdout(), report)
-			}
+			err = show.Print(cmd.OutOrStdout(), *asJSON, show.VerifyOf(report, clean), show.Verify(report))
 			if err == nil && !clean {
 				return exitError(exitFailed) // what was printed says why
 			}

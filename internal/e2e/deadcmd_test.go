@@ -137,7 +137,7 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 		}
 	}
 	eventually(t, time.Minute, "the rows of events that were retried and dropped are removed", func() bool { return rows() == "" })
-	if code, out := s.command("dead", "list", "--json"); code != 0 || !strings.HasSuffix(out, "{\"count\":0,\"events\":[]}\n") {
+	if code, out := s.command("dead", "list", "--json"); code != 0 || !strings.HasSuffix(out, "\"count\": 0,\n  \"events\": []\n}\n") {
 		t.Errorf("code %d\n%s", code, out)
 	}
 	r.stopsClean()

@@ -82,7 +82,7 @@ type server struct {
 	quit    syscall.Signal
 	ended   chan struct{} // closed when the process has ended
 	how     string        // the way it ended; valid after ended
-	said    int64         // the size of the log before the start
+	logged  int64         // the size of the log before the start
 }
 
 // order tells the guard which server to stop.
@@ -164,7 +164,7 @@ func (k *Keeper) Start(c Command) (pid int, err error) {
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("start: %w", err)
 	}
-	s := &server{process: cmd.Process, quit: c.Quit, ended: make(chan struct{}), said: info.Size()}
+	s := &server{process: cmd.Process, quit: c.Quit, ended: make(chan struct{}), logged: info.Size()}
 	k.server = s
 	tell := json.NewEncoder(k.orders)
 	err = tell.Encode(order{cmd.Process.Pid, c.Quit, c.Grace, c.PidFile})
@@ -272,30 +272,22 @@ func (k *Keeper) End(s syscall.Signal, timeout time.Duration) error {
 	case <-k.current().ended:
 		return nil
 	case <-time.After(timeout):
-		return fmt.Errorf("still running after %s: %s", timeout, k.LogTail(20))
+		return fmt.Errorf("still running after %s: %s", timeout, k.Said())
 	}
 }
 
 // Log returns the file with the messages of all servers.
 func (k *Keeper) Log() string { return filepath.Join(k.folder, "log") }
 
-// Said returns the messages of the server since its last start.
+// Said returns the last messages of the server since its last start.
 func (k *Keeper) Said() string {
 	b, err := os.ReadFile(k.Log())
 	if err != nil {
 		return err.Error()
 	}
-	return strings.TrimSpace(string(b[min(k.current().said, int64(len(b))):]))
-}
-
-// LogTail returns the last lines of Log.
-func (k *Keeper) LogTail(lines int) string {
-	b, err := os.ReadFile(k.Log())
-	if err != nil {
-		return err.Error()
-	}
-	all := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
+	const most = 40
+	lines := strings.Split(strings.TrimSpace(string(b[min(k.current().logged, int64(len(b))):])), "\n")
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
 // Close stops the server as Command.Quit says, removes the folder, and returns when both are gone.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// CacheDir returns the folder for downloads and templates: $WALPOST_CACHE, or the user's cache
+// CacheDir returns the folder for downloads: $WALPOST_CACHE, or the user's cache
 // folder. For root it is /var/cache/walpost, because Postgres must run as another user, who cannot
 // enter root's home.
 func CacheDir() (string, error) {
@@ -91,17 +91,11 @@ func mkdirOpen(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// openToAll lets all users read dir, and enter or run what the owner may. It leaves out Postgres
-// data directories, which the server requires to be closed to others.
+// openToAll lets all users read dir, and enter or run what the owner may.
 func openToAll(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink != 0 {
 			return err
-		}
-		if e.IsDir() {
-			if _, err := os.Stat(filepath.Join(path, "PG_VERSION")); err == nil {
-				return filepath.SkipDir
-			}
 		}
 		info, err := e.Info()
 		if err != nil {

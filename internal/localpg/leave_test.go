@@ -33,10 +33,6 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	os.Unsetenv(programEnv)
-	if how == "port" {
-		fmt.Println(FreePort())
-		select {} // until killed
-	}
 	s, err := Start(context.Background(), Config{Folder: memory})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -55,31 +51,6 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	select {} // until killed
-}
-
-// A port belongs to the program that got it, although nobody listens there, until the program ends.
-func TestAPortIsGivenToOneProgram(t *testing.T) {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), programEnv+"=port")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var port int
-	if _, err := fmt.Fscan(out, &port); err != nil || port == 0 {
-		t.Fatal(port, err)
-	}
-	if reserve(port) {
-		t.Errorf("port %d is another program's", port)
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait() // it was killed
-	if !reserve(port) || reserve(port) {
-		t.Errorf("port %d is free, and given once", port)
-	}
 }
 
 func TestNothingIsLeftHoweverTheProgramEnds(t *testing.T) {

@@ -5,26 +5,31 @@ package localpg
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 )
+
+// used has the ports that FreePort has returned.
+var used struct {
+	mu    sync.Mutex
+	ports map[int]bool
+}
 
 // FreePort returns a TCP port on 127.0.0.1 without a listener. It is below the range of ports that
 // systems choose themselves, and until this program ends, no other call returns it. So it is still
-// free when a server restarts.
+// free when a server restarts. Programs with other process ids usually have other ports.
 func FreePort() (int, error) {
-	var last error
-	for range 200 {
-		port := 20000 + rand.IntN(12000)
-		if !reserve(port) {
-			last = fmt.Errorf("port %d is reserved", port)
+	const lowest, programs, each = 20000, 12, 1000
+	used.mu.Lock()
+	defer used.mu.Unlock()
+	last := errors.New("all have been used")
+	for range 2 * each {
+		port := lowest + os.Getpid()%programs*each + rand.IntN(each)
+		if used.ports[port] {
 			continue
 		}
 		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
@@ -32,41 +37,13 @@ func FreePort() (int, error) {
 			last = err
 			continue
 		}
+		if used.ports == nil {
+			used.ports = map[int]bool{}
+		}
+		used.ports[port] = true
 		return port, l.Close()
 	}
 	return 0, fmt.Errorf("no free port: %w", last)
-}
-
-// reserved has the ports of this program. The file has a byte for each port, and a lock on the byte
-// keeps other programs away, also while a server is stopped.
-var reserved struct {
-	mu    sync.Mutex
-	ports map[int]bool
-	file  *os.File
-}
-
-// reserve reports whether the port is this call's. Without a cache folder, other programs are not
-// asked.
-func reserve(port int) bool {
-	reserved.mu.Lock()
-	defer reserved.mu.Unlock()
-	if reserved.ports[port] {
-		return false
-	}
-	if reserved.file == nil {
-		reserved.ports = map[int]bool{}
-		if dir, err := CacheDir(); err == nil && mkdirOpen(dir) == nil {
-			reserved.file, _ = os.OpenFile(filepath.Join(dir, "ports"), os.O_CREATE|os.O_RDWR, 0o666)
-		}
-	}
-	if reserved.file != nil {
-		err := syscall.FcntlFlock(reserved.file.Fd(), syscall.F_SETLK, &syscall.Flock_t{Type: syscall.F_WRLCK, Whence: io.SeekStart, Start: int64(port), Len: 1})
-		if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) {
-			return false
-		}
-	}
-	reserved.ports[port] = true
-	return true
 }
 
 // OnFreePorts calls start, which takes ports from FreePort, and calls it again if another program

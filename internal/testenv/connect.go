@@ -16,13 +16,13 @@ var (
 
 // As in connect_pom.xml and connect_debezium_pom.xml.
 const (
-	ConnectVersion  = "4.3.0"
-	DebeziumVersion = "3.6.1.Final"
+	connectVersion  = "4.3.0"
+	debeziumVersion = "3.6.1.Final"
 )
 
 // ConnectJars are Kafka Connect with Debezium's Postgres connector: lib/*.jar is the worker, and plugins/debezium/*.jar the connector.
 var ConnectJars = Jars{
-	Name: "connect-" + ConnectVersion + "-debezium-" + DebeziumVersion,
-	What: "Kafka Connect " + ConnectVersion + " and Debezium " + DebeziumVersion,
+	Name: "connect-" + connectVersion + "-debezium-" + debeziumVersion,
+	What: "Kafka Connect " + connectVersion + " and Debezium " + debeziumVersion,
 	POMs: map[string][]byte{"lib": connectPOM, filepath.Join("plugins", "debezium"): debeziumPOM},
 }

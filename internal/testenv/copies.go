@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/walpost/walpost/internal/localpg"
 )
@@ -22,9 +21,9 @@ import (
 func (pg *PG) CopyData(t testing.TB, empty ...string) (dir string) {
 	t.Helper()
 	data := pg.own().DataDir()
-	dir = filepath.Join(pg.server.Folder(), unique("copy"))
+	dir = filepath.Join(pg.Folder(), unique("copy"))
 	start, stop := "pg_backup_start('copy', true)", "pg_backup_stop(false)"
-	if pg.version < 15 {
+	if pg.Version() < 15 {
 		start, stop = "pg_start_backup('copy', true, false)", "pg_stop_backup(false, false)"
 	}
 	// At the end of the session, the server ends the backup and drops the temporary slot, which
@@ -69,7 +68,7 @@ func (pg *PG) Standby(t testing.TB, opts ...PGOption) *PG {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	sb := privatePG(t, localpg.Config{Version: fmt.Sprint(pg.version), Parameters: o.params, Data: func(data string) error {
+	sb := privatePG(t, localpg.Config{Version: fmt.Sprint(pg.Version()), Parameters: o.params, Data: func(data string) error {
 		return errors.Join(localpg.CopyDir(dir, data), os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600))
 	}})
 	pg.wait(t, "the standby streams",
@@ -95,9 +94,5 @@ func (pg *PG) Promote(t testing.TB) {
 // wait waits until a query returns true.
 func (pg *PG) wait(t testing.TB, what, sql string, args ...any) {
 	t.Helper()
-	for limit := time.Now().Add(time.Minute); pg.Value(t, pg.DSN("postgres"), sql, args...) != "true"; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
+	soon(t, what, func() bool { return pg.Value(t, pg.DSN("postgres"), sql, args...) == "true" })
 }

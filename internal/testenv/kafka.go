@@ -67,7 +67,7 @@ func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluste
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, n := range c.nodes {
-				t.Logf("last messages of kafka node %d:\n%s", n.id, n.LogTail(20))
+				t.Logf("last messages of kafka node %d:\n%s", n.id, n.Said())
 			}
 		}
 		if err := c.close(); err != nil {
@@ -109,13 +109,7 @@ func (c *KafkaCluster) Topic(t testing.TB, partitions int, configs map[string]st
 // CreateTopic creates a topic with the given name, which must not exist.
 func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, configs map[string]string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	adm, err := adminOf(c.Brokers()...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer adm.Close()
+	adm, ctx := c.admin(t)
 	withNil := map[string]*string{}
 	for k, v := range configs {
 		withNil[k] = kadm.StringPtr(v)
@@ -123,17 +117,10 @@ func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, co
 	if _, err := adm.CreateTopic(ctx, int32(partitions), -1, withNil, name); err != nil {
 		t.Fatalf("create topic %s: %v", name, err)
 	}
-	for {
+	soon(t, "each partition of "+name+" has a leader", func() bool {
 		topics, err := adm.ListTopics(ctx, name)
-		if err == nil && ledBy(topics[name], partitions) {
-			return
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("topic %s has no leaders after a minute: %v, %v", name, err, topics[name].Err)
-		}
-	}
+		return err == nil && ledBy(topics[name], partitions)
+	})
 }
 
 func ledBy(d kadm.TopicDetail, partitions int) bool {

@@ -204,8 +204,8 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 		"broker.heartbeat.interval.ms":          "500",
 	}
 	for k, v := range props {
-		if own, ok := strings.CutPrefix(k, "+"); ok {
-			p[own] += "," + v
+		if name, ok := strings.CutPrefix(k, "+"); ok {
+			p[name] += "," + v
 		} else {
 			p[k] = v
 		}

@@ -33,7 +33,7 @@ func (c *KafkaCluster) Configure(t testing.TB, key, value string, topics ...stri
 	cl := c.Client(t)
 	for _, b := range brokers {
 		for _, topic := range topics {
-			soon(ctx, t, "broker shows "+key+"="+value, func() bool { return shows(ctx, cl.Broker(int(b.NodeID)), topic, key, value) })
+			soon(t, "broker shows "+key+"="+value, func() bool { return shows(ctx, cl.Broker(int(b.NodeID)), topic, key, value) })
 		}
 	}
 	// A broker shows a value before its log uses the value. It carries out one change after the other,
@@ -51,8 +51,8 @@ func shows(ctx context.Context, broker *kgo.Broker, topic, key, value string) bo
 	if err != nil {
 		return false
 	}
-	is := answer.(*kmsg.DescribeConfigsResponse).Resources
-	return len(is) == 1 && len(is[0].Configs) == 1 && is[0].Configs[0].Value != nil && *is[0].Configs[0].Value == value
+	found := answer.(*kmsg.DescribeConfigsResponse).Resources
+	return len(found) == 1 && len(found[0].Configs) == 1 && found[0].Configs[0].Value != nil && *found[0].Configs[0].Value == value
 }
 
 // Grow gives topics as many partitions, and returns when the leader of each partition answers.
@@ -67,7 +67,7 @@ func (c *KafkaCluster) Grow(t testing.TB, partitions int, topics ...string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		soon(ctx, t, "each partition of "+topic+" has a leader", func() bool {
+		soon(t, "each partition of "+topic+" has a leader", func() bool {
 			details, err := adm.ListTopics(ctx, topic)
 			if err != nil || !ledBy(details[topic], partitions) {
 				return false
@@ -90,13 +90,11 @@ func (c *KafkaCluster) admin(t testing.TB) (*kadm.Client, context.Context) {
 }
 
 // soon waits until a fact holds.
-func soon(ctx context.Context, t testing.TB, fact string, holds func() bool) {
+func soon(t testing.TB, fact string, holds func() bool) {
 	t.Helper()
-	for !holds() {
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("not in time: %s", fact)
+	for limit := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("not within a minute: %s", fact)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Output keeps what a program or a logger writes, and may be read meanwhile. The zero value is empty.
@@ -45,6 +46,21 @@ func (o *Output) String() string {
 		return string(text)
 	}
 	return o.text.String()
+}
+
+// Wait returns the first line that has text in it, as soon as it is written.
+func (o *Output) Wait(t testing.TB, text string) string {
+	t.Helper()
+	for limit := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		for line := range strings.Lines(o.String()) {
+			if strings.Contains(line, text) {
+				return line
+			}
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%q was not written in 2 minutes; this was:\n%s", text, o)
+		}
+	}
 }
 
 // Page is the address of walpost's HTTP server as its log names it, or "" before it listens.

@@ -21,9 +21,10 @@ import (
 
 // A PG is a running Postgres with wal_level = logical. Autovacuum is off, because its transactions hold
 // back snapshots of the whole server at any moment. Param("autovacuum", "on") turns it on.
+//
+// Only a private server may be stopped, killed or copied.
 type PG struct {
-	server  *localpg.Server
-	version int
+	*localpg.Server
 	private bool
 	params  map[string]string // of a private server, at its start
 }
@@ -65,7 +66,7 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 	start, _ := sharedPGs.LoadOrStore(key, sync.OnceValues(func() (*PG, error) {
 		pg, err := startPG(context.Background(), localpg.Config{Version: version, Parameters: o.params})
 		if err == nil {
-			closeAtEnd(pg.server.Close)
+			closeAtEnd(pg.Close)
 		}
 		return pg, err
 	}))
@@ -86,7 +87,7 @@ func startPG(ctx context.Context, c localpg.Config) (*PG, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &PG{server: server, version: server.Version()}, nil
+	return &PG{Server: server}, nil
 }
 
 // privatePG starts a server that ends with the test.
@@ -99,23 +100,47 @@ func privatePG(t testing.TB, c localpg.Config) *PG {
 	pg.private, pg.params = true, c.Parameters
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last messages of postgres %d on port %d:\n%s", pg.version, pg.Port(), pg.server.LogTail(40))
+			t.Logf("last messages of postgres %d on port %d:\n%s", pg.Version(), pg.Port(), pg.Said())
 		}
-		if err := pg.server.Close(); err != nil {
+		if err := pg.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return pg
 }
 
-// DSN returns the address of a database for the superuser.
-func (pg *PG) DSN(database string) string { return pg.server.DSN(database) }
+// own returns the server of a private PG, and panics if pg is shared.
+func (pg *PG) own() *localpg.Server {
+	if !pg.private {
+		panic("testenv: this needs a private server: use testenv.Private()")
+	}
+	return pg.Server
+}
 
-// Version returns the major version.
-func (pg *PG) Version() int { return pg.version }
+// Stop is localpg.Server.Stop.
+func (pg *PG) Stop(mode string, timeout time.Duration) error { return pg.own().Stop(mode, timeout) }
 
-// Port returns the port on 127.0.0.1, which restarts do not change.
-func (pg *PG) Port() int { return pg.server.Port() }
+// Kill is localpg.Server.Kill.
+func (pg *PG) Kill() error { return pg.own().Kill() }
+
+// Start starts a stopped or killed server again, on the same port and data directory.
+func (pg *PG) Start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := pg.own().Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Restart stops the server fast, which disconnects all clients, and starts it again.
+func (pg *PG) Restart(t testing.TB) {
+	t.Helper()
+	if err := pg.Stop("fast", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	pg.Start(t)
+}
 
 // Database creates a database with a unique name. At the end of the test, the database and its
 // replication slots are dropped, even if they are in use.
@@ -124,7 +149,7 @@ func (pg *PG) Database(t testing.TB) (dsn string) {
 	name := unique("wp")
 	pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE "+name)
 	t.Cleanup(func() {
-		if !pg.server.Running() {
+		if !pg.Running() {
 			return
 		}
 		if err := pg.drop(name); err != nil {

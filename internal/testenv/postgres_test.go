@@ -90,7 +90,7 @@ func TestAKilledServerComesBackWithItsDataOnItsPort(t *testing.T) {
 		if err := end(); err != nil {
 			t.Fatal(err)
 		}
-		if pg.server.Running() {
+		if pg.Running() {
 			t.Fatal("still running")
 		}
 		pg.Start(t)

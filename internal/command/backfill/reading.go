@@ -130,8 +130,8 @@ func (r *reading) asked() table.Selection {
 	if r.spec.After > 0 {
 		sel.Behind = &table.Behind{From: r.spec.After}
 	}
-	if was := r.spec.Polled(); was != nil && was.Polled.XIDColumn != "" {
-		sel.Behind = &table.Behind{Column: was.Polled.XIDColumn, From: was.Position.Number(), Border: was.Border}
+	if polled := r.spec.Polled(); polled != nil && polled.Polled.XIDColumn != "" {
+		sel.Behind = &table.Behind{Column: polled.Polled.XIDColumn, From: polled.Position.Number(), Border: polled.Border}
 	}
 	return sel
 }

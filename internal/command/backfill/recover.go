@@ -242,7 +242,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	if rc.asideRows > 0 {
 		rc.say("%d other rows are left out, because their events are dead letters or parked (walpost dead list shows them)", rc.asideRows)
 	}
-	if err := rc.gone(ctx, r); err != nil {
+	if err := rc.reportDeleted(ctx, r); err != nil {
 		return nil, err
 	}
 	if missing > 0 && !rc.agreed { // a lost connection is no reason to ask again
@@ -443,8 +443,8 @@ func idOf(rec *cdc.Record) []byte {
 	return nil
 }
 
-// gone says how many rows are not in the table any more, as far as the order column tells.
-func (rc *recovery) gone(ctx context.Context, r *reading) error {
+// reportDeleted says how many rows are not in the table any more, as far as the order column tells.
+func (rc *recovery) reportDeleted(ctx context.Context, r *reading) error {
 	column := r.OrderColumn
 	// The table is read as it is now and not as of the slot, because a sequence knows no snapshot.
 	now, err := r.From.Open(ctx, table.Options{})

@@ -312,7 +312,7 @@ func (r *replay) publish(ctx context.Context, row *relay.FedRow) error {
 			send = true
 			r.rec.Topic = cmp.Or(r.ToTopic, r.rec.Topic)
 			r.rec.Headers = append(r.rec.Headers, cdc.Header{Key: relay.OriginHeader, Value: []byte(relay.OriginReplay)})
-			r.about(ctx)
+			r.countKey(ctx)
 		default:
 			r.report.NoRecord++
 		}
@@ -349,8 +349,8 @@ func (r *replay) passed() error {
 	return nil
 }
 
-// about counts the key of the record, and warns of its topic.
-func (r *replay) about(ctx context.Context) {
+// countKey counts the key of the record, and warns of its topic.
+func (r *replay) countKey(ctx context.Context) {
 	if key := r.rec.Key; key != nil && len(r.keys) < maxKeys {
 		before := len(r.keys)
 		r.keys[maphash.Bytes(r.seed, key)] = struct{}{}
@@ -384,13 +384,13 @@ func (r *replay) turn() time.Time {
 }
 
 // ended takes the end of a record.
-func (r *replay) ended(of published, a *cdc.Ack) error {
+func (r *replay) ended(sent published, a *cdc.Ack) error {
 	if a.Err == nil {
 		r.report.Published++
 		r.report.Topics[a.Topic]++
 		return nil
 	}
-	bad := &relay.BadEvent{EventID: a.EventID, Table: of.table, Topic: a.Topic, Err: a.Err}
+	bad := &relay.BadEvent{EventID: a.EventID, Table: sent.table, Topic: a.Topic, Err: a.Err}
 	if refusal, ok := errors.AsType[*cdc.Refusal](a.Err); ok {
 		bad.Because = refusal.Reason
 	}

@@ -23,18 +23,18 @@ func (r *replay) load() error {
 	if err != nil || kept == nil {
 		return err
 	}
-	var was replayState
-	if err := json.Unmarshal(kept, &was); err != nil {
+	var saved replayState
+	if err := json.Unmarshal(kept, &saved); err != nil {
 		return fault.Config(fmt.Errorf("the state of the replay: %w", err), "Remove the state file of the replay (--state) to begin again.")
 	}
-	now, err := json.Marshal(replayState{r.Filter, r.ToTopic, was.Done})
+	now, err := json.Marshal(replayState{r.Filter, r.ToTopic, saved.Done})
 	if err != nil {
 		return err
 	}
 	if !bytes.Equal(now, kept) {
 		return fault.Config(errors.New("the state file belongs to a replay with another filter or topic"), "Finish that replay, or name another file with --state.")
 	}
-	r.feed.Copy = was.Done
+	r.feed.Copy = saved.Done
 	return nil
 }
 

@@ -17,11 +17,10 @@ import (
 	"github.com/walpost/walpost/sink"
 )
 
-// Options say which rows are explained: exactly one of ID, Last and JSON.
+// Options say which rows are explained: either ID or Last.
 type Options struct {
 	ID   string // the rows with this event id
 	Last int    // the newest rows, newest first
-	JSON []byte // a row that need not exist, as a JSON object by column names
 	// Partitions is taken for the number of partitions of every topic, and Kafka is not asked. 0 asks Kafka.
 	Partitions int
 }
@@ -38,21 +37,22 @@ type Config struct {
 
 // An Explanation is the record that one row gives, or why it gives none.
 type Explanation struct {
-	Table  string
-	Record *cdc.Record // nil if the row gives none
-	// TimeFrom says where the record's timestamp comes from.
-	TimeFrom string
-	// Partition is -1 if it is unknown, or if the producer may choose any. PartitionFrom says why.
-	Partition     int32
-	PartitionFrom string
+	Table   string `json:"table"`
+	EventID string `json:"event_id"` // "" if it could not be found
 
-	// Problem says why the row produces no record, or why its record would not be delivered; "" if there is none. Option is the
-	// key of walpost.yaml and Column the column that the problem is about, if they are known. Hint says what to do.
-	Problem string
-	Option  string
-	Column  string
-	Hint    string
-	EventID string // "" if it could not be found
+	// Problem says why the row produces no record, or why its record would not be delivered; "" if there is none. Column is the column
+	// and Option the key of walpost.yaml that the problem is about, if they are known. Hint says what to do.
+	Problem string `json:"problem,omitempty"`
+	Column  string `json:"column,omitempty"`
+	Option  string `json:"option,omitempty"`
+	Hint    string `json:"fix,omitempty"`
+
+	Record *cdc.Record `json:"-"` // nil if the row gives none
+	// TimeFrom says where the record's timestamp comes from.
+	TimeFrom string `json:"-"`
+	// Partition is -1 if it is unknown, or if the producer may choose any. PartitionFrom says why.
+	Partition     int32  `json:"-"`
+	PartitionFrom string `json:"-"`
 }
 
 // ErrNoRow says that the table does not have the row that was asked for.
@@ -83,9 +83,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 	}
 	for n := 0; ; n++ {
 		ev, err := rows.Next()
-		if bad := table.BadValue(err); bad != nil && opts.JSON != nil {
-			return fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
-		} else if bad != nil {
+		if bad := table.BadValue(err); bad != nil {
 			return fmt.Errorf("%w in %s: %w", ErrNoRow, e.table, bad)
 		}
 		switch {
@@ -103,7 +101,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 		case rows.LeftOut:
 			x.Problem, x.Option, x.Column = "the row filter of the publication leaves the row out: only rows with "+e.table.Filter+" are published", "", ""
 			x.Hint = "walpost check prints the SQL that removes the filter."
-		case x.Problem != "" && opts.JSON == nil:
+		case x.Problem != "":
 			x.Hint = strings.TrimSpace(x.Hint + " " + cmp.Or(e.Halted, storedRow))
 		}
 		if err := show(x); err != nil {
@@ -112,7 +110,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 	}
 }
 
-// storedRow is added to the hint of a problem if the row is in the table, as the hint of a halt does.
+// storedRow is added to the hint of a problem, as the hint of a halt does.
 const storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
 	"repair the configuration, or skip the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
 
@@ -125,13 +123,6 @@ type explainer struct {
 }
 
 func (e *explainer) rows(ctx context.Context) (*table.Rows, error) {
-	if e.opts.JSON != nil {
-		rows, err := e.table.FromJSON(ctx, e.opts.JSON)
-		if bad := table.BadValue(err); bad != nil {
-			return nil, fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
-		}
-		return rows, err
-	}
 	sel := table.Selection{Newest: e.opts.Last, All: true}
 	if e.opts.Last > 0 {
 		sel.Order = table.AsWritten(e.OrderColumn)
@@ -149,13 +140,6 @@ func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool
 	x := &Explanation{Table: e.table.String(), Partition: -1}
 	if i := e.table.Relation.Index(e.columns.ID); i >= 0 {
 		x.EventID = string(ev.Row.Values[i].Bytes)
-	}
-	for i, c := range e.table.Relation.Columns {
-		if e.opts.JSON != nil && c.NotNull && !c.Generated && ev.Row.Values[i].Bytes == nil {
-			x.Problem, x.Column = fmt.Sprintf("Postgres would refuse an INSERT of the row: column %s is NOT NULL", c.Name), c.Name
-			x.Hint = "Give the column a value in the row."
-			return x
-		}
 	}
 	var rec cdc.Record
 	ok, err := e.Router.Route(ev, &rec)
@@ -177,11 +161,8 @@ func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
 	if i := e.table.Relation.Index(e.columns.Timestamp); i >= 0 && ev.Row.Values[i].Bytes != nil {
 		return "column " + e.columns.Timestamp + ", by router.table.field.event.timestamp"
 	}
-	switch {
-	case commitKnown:
+	if commitKnown {
 		return "the commit time of the row's transaction"
-	case e.opts.JSON != nil:
-		return "the current time; once the row is inserted, its record gets the commit time of its transaction"
 	}
 	return "the current time, because the server keeps no commit time of the row (track_commit_timestamp); run uses the commit time of the transaction"
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/plugin/kprom"
 
+	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/latency"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay"
@@ -47,24 +49,24 @@ type kafkaMetrics struct {
 func newKafkaMetrics(reg prometheus.Registerer) *kafkaMetrics {
 	m := &kafkaMetrics{topics: map[string]struct{}{}, clients: map[*kgo.Client]struct{}{}}
 	m.Metrics = kprom.NewMetrics("walpost_kafka", kprom.Registerer(withoutBuffers{reg}))
-	for name, of := range map[string]func(*kgo.Client) int64{
+	for name, count := range map[string]func(*kgo.Client) int64{
 		"walpost_kafka_buffered_produce_records": (*kgo.Client).BufferedProduceRecords,
 		"walpost_kafka_buffered_produce_bytes":   (*kgo.Client).BufferedProduceBytes,
 	} {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: "What all Kafka clients have buffered and not yet produced."},
-			func() float64 { return m.sum(of) }))
+			func() float64 { return m.sum(count) }))
 	}
 	return m
 }
 
 // sum adds up what the open clients say.
-func (m *kafkaMetrics) sum(of func(*kgo.Client) int64) float64 {
+func (m *kafkaMetrics) sum(count func(*kgo.Client) int64) float64 {
 	m.mu.Lock()
-	clients := slices.Collect(maps.Keys(m.clients)) // a client may call OnProduceBatchWritten under a lock that of needs
+	clients := slices.Collect(maps.Keys(m.clients)) // a client may call OnProduceBatchWritten under a lock that count needs
 	m.mu.Unlock()
 	n := int64(0)
 	for _, c := range clients {
-		n += of(c)
+		n += count(c)
 	}
 	return float64(n)
 }
@@ -151,6 +153,15 @@ var (
 	remarks     = desc("walpost_remarks_total", "What the router ignored, by kind.", "what")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as on /readyz.")
 	stateIs     = desc("walpost_state", "1 for the relay's state, as on /readyz, 0 for the others.", "state")
+
+	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows that were deleted or archived.")
+	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions that were created ahead or dropped.", "done")
+	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When the cleanup last succeeded; 0 before.")
+
+	breakerIs = desc("walpost_breaker_state", "1 for the breaker's state, 0 for the others: armed, tripped (past monitor.retained_critical or monitor.breaker_forecast) or dropped (the slot is dropped).",
+		"slot", "database", "state")
+
+	breakerStates = []slot.BreakerState{slot.BreakerArmed, slot.BreakerTripped, slot.BreakerDropped}
 
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
 	sessionEndings = []string{"stopped", "lost", "refused", "halted"}
@@ -269,6 +280,27 @@ func (c *collector) slot(s *slot.Status, gauge, counter func(*prometheus.Desc, f
 	gauge(slotInactive, s.InactiveFor.Seconds(), labels...)
 	gauge(slotXmin, float64(s.CatalogXminAge), labels...)
 	counter(slotSpill, float64(s.Decoding.SpillBytes), labels...)
+}
+
+// collectCleanup sends the cleanup's metrics; there are none where no rows are removed.
+func collectCleanup(s *cleanup.Status, gauge, counter func(*prometheus.Desc, float64, ...string)) {
+	if s == nil {
+		return
+	}
+	counter(cleanupRows, float64(s.Rows))
+	counter(cleanupParts, float64(s.Made), "made")
+	counter(cleanupParts, float64(s.Partitions), "dropped")
+	gauge(cleanupLast, stamp(s.LastPass.Time))
+}
+
+// collectBreaker sends the circuit breaker's state. It goes on where nobody can look at the slot: it is not the slot's.
+func collectBreaker(s *walpost.Status, gauge func(*prometheus.Desc, float64, ...string)) {
+	if s.Breaker == nil {
+		return
+	}
+	for _, state := range breakerStates {
+		gauge(breakerIs, flag(s.Breaker.State == state), s.Slot.Slot, s.Slot.Database, string(state))
+	}
 }
 
 // stamp is a time in seconds since 1970, or 0 for one that has not come.

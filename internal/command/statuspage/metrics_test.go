@@ -122,7 +122,7 @@ func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 	r := busy()
 	r.status.Slot = slot.Status{}
 	r.status.Poll = &poll.Status{Looks: 9, Table: "public.outbox", Backlog: &poll.Backlog{
-		At: noon.Add(-time.Second), Rows: 3, Oldest: noon.Add(-time.Minute), Blocker: &poll.Blocker{Since: noon.Add(-2 * time.Minute)},
+		At: noon.Add(-time.Second), Rows: 3, Oldest: noon.Add(-time.Minute), Blocker: &poll.Blocker{Since: age.Since{Time: noon.Add(-2 * time.Minute)}},
 	}}
 	gathered := func() map[string]float64 {
 		families, err := collected(t, r).Gather()
@@ -153,7 +153,7 @@ func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 	if _, ok := got["walpost_poll_oldest_pending_seconds"]; ok || got["walpost_poll_blocker_age_seconds"] != 0 {
 		t.Errorf("an age that nothing tells: %v", got)
 	}
-	next := noon.Add(4 * time.Second)
+	next := 4.0
 	*r.status.Poll.Backlog = poll.Backlog{At: noon, Position: cdc.Numbered(5), Rows: 3, Claims: &poll.ClaimCounts{Claimed: 2, Waiting: 1, Workers: 4, Refused: []poll.RefusedRow{{ID: "7f3", Attempts: 2, Error: "too large", Next: &next}}}}
 	got = gathered()
 	if _, ok := got["walpost_poll_blocker_age_seconds"]; ok || got["walpost_poll_claimed_rows"] != 2 || got["walpost_poll_waiting_rows"] != 1 || got["walpost_poll_workers"] != 4 {

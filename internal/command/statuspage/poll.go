@@ -1,7 +1,6 @@
 package statuspage
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,46 +20,14 @@ type Poll struct {
 	More     bool         `json:"more_pending_rows"`      // there are more, which were not counted
 	Oldest   *float64     `json:"oldest_pending_seconds"` // null if there are none, or if nothing tells when a row was written
 
-	Blocker     string           `json:"blocker"`     // the transaction that delays them
-	BlockerEnd  string           `json:"blocker_end"` // the SQL that ends it
-	BlockerFull *pollBlockerView `json:"blocker_detail"`
+	Blocker     string        `json:"blocker"`     // the transaction that delays them
+	BlockerEnd  string        `json:"blocker_end"` // the SQL that ends it
+	BlockerFull *poll.Blocker `json:"blocker_detail"`
 
-	Claims *pollClaimsView `json:"claims"` // null for the strategy cursor
+	Claims *poll.ClaimCounts `json:"claims"` // null for the strategy cursor
 
 	CheckedAgo *float64 `json:"checked_seconds_ago"`
 	Error      string   `json:"error"`
-}
-
-type pollBlockerView struct {
-	XID         string   `json:"xid"`
-	PID         int32    `json:"pid"` // 0 for a prepared transaction
-	Application string   `json:"application"`
-	Database    string   `json:"database"`
-	State       string   `json:"state"`
-	Prepared    string   `json:"prepared"`
-	Age         *float64 `json:"age_seconds"` // null if the role may not see it
-}
-
-// A pollClaimsView counts among the oldest 10,000 rows that are not delivered.
-type pollClaimsView struct {
-	Claimed int               `json:"claimed_rows"`
-	Waiting int               `json:"waiting_rows"` // for their next attempt
-	Workers int               `json:"workers"`
-	Refused []pollRefusedView `json:"refused"` // the oldest 10 rows that were refused
-	Locked  []pollLockedView  `json:"locked"`  // the oldest 10 rows that a session has locked which is no worker
-}
-
-type pollLockedView struct {
-	ID  string `json:"id"`
-	By  string `json:"by"`
-	End string `json:"end"` // the SQL that ends the transaction
-}
-
-type pollRefusedView struct {
-	ID       string   `json:"id"`
-	Attempts int      `json:"attempts"`
-	Error    string   `json:"error"`
-	Next     *float64 `json:"next_attempt_seconds"` // until then; null if the row does not wait
 }
 
 // PollOf is what is known of a polled table now, nil if the WAL is read.
@@ -79,23 +46,11 @@ func PollOf(s *poll.Status, now time.Time) *Poll {
 	}
 	v.Position, v.Pending, v.More, v.Oldest = b.Position, &b.Rows, b.More, ago(b.Oldest, now)
 	v.CheckedAgo = ago(b.At, now)
-	if c := b.Claims; c != nil {
+	if v.Claims = b.Claims; b.Claims != nil {
 		v.Position = 0
-		v.Claims = &pollClaimsView{Claimed: c.Claimed, Waiting: c.Waiting, Workers: c.Workers, Refused: []pollRefusedView{}, Locked: []pollLockedView{}}
-		for _, r := range c.Refused {
-			row := pollRefusedView{ID: r.ID, Attempts: r.Attempts, Error: r.Error}
-			if r.Next != nil {
-				row.Next = new(max(0, r.Next.Sub(now).Seconds()))
-			}
-			v.Claims.Refused = append(v.Claims.Refused, row)
-		}
-		for _, r := range c.Locked {
-			v.Claims.Locked = append(v.Claims.Locked, pollLockedView{r.ID, r.By.String(), r.By.End()})
-		}
 	}
 	if x := b.Blocker; x != nil {
-		v.Blocker, v.BlockerEnd = x.String(), x.End()
-		v.BlockerFull = &pollBlockerView{strconv.FormatUint(x.XID, 10), x.PID, x.Application, x.Database, x.State, x.Prepared, ago(x.Since, now)}
+		v.Blocker, v.BlockerEnd, v.BlockerFull = x.String(), x.End(), x
 	}
 	return v
 }
@@ -139,6 +94,6 @@ func collectPoll(s *poll.Status, now time.Time, gauge, counter func(*prometheus.
 	case b.Blocker == nil:
 		gauge(pollBlocker, 0, s.Table)
 	case !b.Blocker.Since.IsZero():
-		gauge(pollBlocker, now.Sub(b.Blocker.Since).Seconds(), s.Table)
+		gauge(pollBlocker, now.Sub(b.Blocker.Since.Time).Seconds(), s.Table)
 	}
 }

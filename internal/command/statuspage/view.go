@@ -171,8 +171,8 @@ type Halt struct {
 	Waiting  []relay.Waiting `json:"waiting"`  // what was in flight and is not delivered, by topic
 }
 
-// place is a position, 0/0 for none.
-func place(p cdc.Position) string {
+// positionText is a position, 0/0 for none.
+func positionText(p cdc.Position) string {
 	if p == 0 {
 		return cdc.LSN(0).String()
 	}
@@ -185,65 +185,36 @@ func haltOf(s walpost.Status) *Halt {
 		return nil
 	}
 	v := &Halt{
-		EventID: bad.EventID, Table: bad.Table.String(), Commit: place(bad.Commit), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
+		EventID: bad.EventID, Table: bad.Table.String(), Commit: positionText(bad.Commit), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
 		Error: bad.Reason(), Hint: bad.Hint(), Repair: bad.Repair(), Commands: bad.Commands(), Waiting: append([]relay.Waiting{}, s.Waiting...),
 	}
 	return v
 }
 
-// A Slot is the slot, in /api/status and in walpost status --json.
+// A Slot is the slot, in /api/status and in walpost status --json: slot.Status, and what JSON says in another form.
 type Slot struct {
-	Name        string   `json:"name"`
-	Database    string   `json:"database"`
-	State       string   `json:"state"` // ok, warning, critical, unknown
-	Findings    []string `json:"findings"`
-	Known       bool     `json:"known"`
-	Exists      bool     `json:"exists"`
-	Active      bool     `json:"active"`
-	ActivePID   int32    `json:"active_pid"`
-	WALStatus   string   `json:"wal_status"`
-	Server      string   `json:"server_lsn"`
-	Restart     string   `json:"restart_lsn"`
-	Confirmed   string   `json:"confirmed_flush_lsn"`
+	slot.Status
+
 	Retained    *int64   `json:"retained_bytes"`
 	Unconfirmed *int64   `json:"unconfirmed_bytes"`
 	SafeWAL     *int64   `json:"safe_wal_bytes"`
-	KeepBytes   *int64   `json:"max_slot_wal_keep_bytes"`
+	Keep        *int64   `json:"max_slot_wal_keep_bytes"`
 	Exhaustion  *float64 `json:"exhaustion_seconds"`
-	Limit       string   `json:"limit"`      // what ends first: max_slot_wal_keep_size, monitor.wal_disk_size, lost; "" for none
-	Left        *int64   `json:"left_bytes"` // of it
+	Left        *int64   `json:"left_bytes"` // of Limit
 	WALRate     *float64 `json:"wal_write_bytes_per_second"`
-	Invalidated string   `json:"invalidation_reason"`
 	Inactive    *float64 `json:"inactive_seconds"`
-	AtLeast     bool     `json:"inactive_at_least"` // it was inactive before we looked, and the server does not say since when
-	WaitEvent   string   `json:"wait_event"`        // of the walsender
-	XminAge     int64    `json:"catalog_xmin_age"`
-	Standby     bool     `json:"standby"`
-	Version     int      `json:"server_version_num"`
 	ClockSkew   float64  `json:"clock_skew_seconds"` // the database's clock minus ours
+	CheckedAgo  *float64 `json:"checked_seconds_ago"`
 
-	Decoding    slot.DecodingStats `json:"decoding"`
-	BlockerFull *blockerView       `json:"blocker_detail"`
-	Hidden      string             `json:"hidden"` // what cannot be seen, and what would show it
-
-	Blocker    string   `json:"blocker"`
-	BlockerEnd string   `json:"blocker_end"` // the SQL that ends it
-	CheckedAgo *float64 `json:"checked_seconds_ago"`
-	Error      string   `json:"error"`
+	Blocker     string       `json:"blocker"`
+	BlockerEnd  string       `json:"blocker_end"` // the SQL that ends it
+	BlockerFull *blockerView `json:"blocker_detail"`
 }
 
 type blockerView struct {
-	Kind        string  `json:"kind"` // transaction, prepared, slot
-	Name        string  `json:"name"`
-	PID         int32   `json:"pid"`
-	Database    string  `json:"database"`
-	User        string  `json:"user"`
-	Application string  `json:"application"`
-	State       string  `json:"state"`
-	Age         float64 `json:"age_seconds"`
-	QueryAge    float64 `json:"query_age_seconds"`
-	Certain     bool    `json:"certain"`
-	End         string  `json:"end"`
+	*slot.Blocker
+	Age      float64 `json:"age_seconds"`
+	QueryAge float64 `json:"query_age_seconds"`
 }
 
 func viewOf(s walpost.Status, version string, now time.Time) View {
@@ -271,7 +242,7 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 	if s.Poll != nil {
 		v.Source.Database = s.Identity.Database
 	}
-	position := place
+	position := positionText
 	if s.Poll != nil {
 		position = cdc.Position.String
 	}
@@ -329,36 +300,22 @@ func runbook(s *walpost.Status) string {
 // SlotOf is what is known of a slot now.
 func SlotOf(s slot.Status, now time.Time) Slot {
 	v := Slot{
-		Name: s.Slot, Database: s.Database, State: string(s.Severity), Findings: append([]string{}, s.Reasons...), Known: s.Known, Exists: s.Exists,
-		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus,
-		Server: s.Server.String(), Restart: s.Restart.String(), Confirmed: s.Health.Confirmed.String(),
+		Status:   s,
 		Retained: known(s.RetainedBytes, s.Exists && s.RetainedBytes >= 0), Unconfirmed: known(s.UnconfirmedBytes, s.Exists && s.UnconfirmedBytes >= 0),
-		SafeWAL: known(s.SafeBytes, s.SafeKnown), KeepBytes: known(s.KeepBytes, s.KeepBytes >= 0 && !s.At.IsZero()),
-		CheckedAgo: ago(s.At, now), Error: s.Err,
+		SafeWAL: known(s.SafeBytes, s.SafeKnown), Keep: known(s.KeepBytes, s.KeepBytes >= 0 && !s.At.IsZero()),
+		Exhaustion: known(s.Exhaustion, !math.IsInf(s.Exhaustion, 1)), Left: known(s.Left, s.Limit == slot.ByKeep || s.Limit == slot.ByDisk),
+		WALRate: known(s.WALRate, s.WALRate >= 0), Inactive: known(s.InactiveFor.Seconds(), s.Exists && !s.Active),
+		ClockSkew: s.ClockSkew.Seconds(), CheckedAgo: ago(s.At, now),
 	}
-	v.Limit, v.Left, v.Invalidated, v.AtLeast = string(s.Limit), known(s.Left, s.Limit == slot.ByKeep || s.Limit == slot.ByDisk), s.Invalidation, s.InactiveAtLeast
-	v.WaitEvent, v.XminAge, v.Standby, v.Version, v.Decoding, v.Hidden = s.WaitEvent, s.CatalogXminAge, s.Standby, s.ServerVersion, s.Decoding, s.Hidden
-	v.ClockSkew = s.ClockSkew.Seconds()
-	if s.WALRate >= 0 {
-		v.WALRate = &s.WALRate
-	}
-	if idle := s.InactiveFor.Seconds(); s.Exists && !s.Active {
-		v.Inactive = &idle
-	}
-	if !math.IsInf(s.Exhaustion, 1) {
-		v.Exhaustion = &s.Exhaustion
-	}
-	if s.Blocker != nil {
-		b := s.Blocker
-		v.Blocker, v.BlockerEnd = b.String(), b.End
-		v.BlockerFull = &blockerView{
-			string(b.Kind), b.Name, b.PID, b.Database, b.User, b.Application, b.State, b.Age.Seconds(), b.QueryAge.Seconds(), b.Certain, b.End,
-		}
+	v.Reasons = append([]string{}, s.Reasons...) // never null
+	if b := s.Blocker; b != nil {
+		v.Blocker, v.BlockerEnd, v.BlockerFull = b.String(), b.End, &blockerView{b, b.Age.Seconds(), b.QueryAge.Seconds()}
 	}
 	return v
 }
 
-func known(n int64, ok bool) *int64 {
+// known is a number, or nil if it is not known.
+func known[T int64 | float64](n T, ok bool) *T {
 	if !ok {
 		return nil
 	}

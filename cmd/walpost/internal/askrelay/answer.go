@@ -34,8 +34,8 @@ func ForSlot(ctx context.Context, cfg statuspage.Config, s *slot.Status) Answer 
 	a, v := At(ctx, cfg)
 	switch {
 	case a.State == "":
-	case v.Slot.Name != s.Slot || v.Slot.Database != s.Database:
-		a = a.Other(fmt.Sprintf("reads slot %s in %s", v.Slot.Name, v.Slot.Database))
+	case v.Slot.Slot != s.Slot || v.Slot.Database != s.Database:
+		a = a.Other(fmt.Sprintf("reads slot %s in %s", v.Slot.Slot, v.Slot.Database))
 	case v.Ready && s.Known && v.Slot.CheckedAgo != nil && *v.Slot.CheckedAgo < time.Since(v.Since.Time).Seconds() && v.Slot.ActivePID != s.ActivePID:
 		// The relay has looked at the slot in its present session, so it has seen its own walsender.
 		a = a.Other("reads a slot of this name on another server")

@@ -155,7 +155,7 @@ func (d *demo) play(ctx context.Context, length time.Duration, ended chan error,
 	if err := shop.Truth(background, d.db.DSN(database), d.ledger); err != nil {
 		return fmt.Errorf("read the outbox: %w", err)
 	}
-	for give := time.Now().Add(settle); d.ledger.Missing() > 0 && time.Now().Before(give); {
+	for limit := time.Now().Add(settle); d.ledger.Missing() > 0 && time.Now().Before(limit); {
 		time.Sleep(50 * time.Millisecond)
 	}
 	stopRelay()

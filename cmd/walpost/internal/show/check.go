@@ -2,7 +2,6 @@ package show
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/walpost/walpost"
@@ -40,8 +39,8 @@ func CheckReportOf(found []walpost.Finding) *CheckReport {
 	return r
 }
 
-// Print prints the report for a person.
-func (r *CheckReport) Print(w io.Writer) error {
+// Text is the report for a person.
+func (r *CheckReport) Text() string {
 	var b strings.Builder
 	for i := range r.Findings {
 		f := &r.Findings[i]
@@ -62,6 +61,5 @@ func (r *CheckReport) Print(w io.Writer) error {
 	default:
 		b.WriteString("ready to run\n")
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }

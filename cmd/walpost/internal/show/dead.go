@@ -3,7 +3,6 @@ package show
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -17,9 +16,10 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// DeadList prints bad events, one on each line.
-func DeadList(w io.Writer, found []*walpost.BadEvent) error {
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+// DeadList is bad events, one on each line.
+func DeadList(found []*walpost.BadEvent) string {
+	var b strings.Builder
+	out := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	if len(found) > 0 {
 		fmt.Fprintln(out, "TOKEN\tSTATE\tREASON\tRELAY\tTABLE\tID\tKEY\tTOPIC\tATTEMPTS\tCOMMITTED\tERROR")
 	}
@@ -28,7 +28,8 @@ func DeadList(w io.Writer, found []*walpost.BadEvent) error {
 			dash(e.Letter.Topic), e.Attempts, e.CommitTime.Format(time.RFC3339), OneLine(e.Error))
 	}
 	fmt.Fprintf(out, "events: %d\n", len(found))
-	return out.Flush()
+	_ = out.Flush() // a Builder never fails
+	return b.String()
 }
 
 // stateWord is the state of an event for a person.
@@ -146,8 +147,8 @@ func deadMeaning(e *walpost.BadEvent) (text string, open bool) {
 	return "the event is not delivered", true
 }
 
-// Dead prints all that is known of an event. value is its value, or its row.
-func Dead(w io.Writer, e *walpost.BadEvent, d *DeadDetail, value []byte) error {
+// Dead is all that is known of an event. value is its value, or its row.
+func Dead(e *walpost.BadEvent, d *DeadDetail, value []byte) string {
 	var b strings.Builder
 	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
 	line("token", e.Token)
@@ -201,8 +202,7 @@ func Dead(w io.Writer, e *walpost.BadEvent, d *DeadDetail, value []byte) error {
 		text = string(value)
 	}
 	line(name, text)
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // A DeadRetry is what a retry did, for programs.
@@ -212,8 +212,8 @@ type DeadRetry struct {
 	Done   []BadEvent           `json:"not_open"` // tokens of events that need no retry
 }
 
-// Retry prints what a retry did.
-func Retry(w io.Writer, r *DeadRetry) error {
+// Text says what a retry did.
+func (r *DeadRetry) Text() string {
 	var b strings.Builder
 	for _, e := range r.Done {
 		fmt.Fprintf(&b, "%s: nothing to do, the event is %s\n", e.Token, e.State)
@@ -245,8 +245,7 @@ func Retry(w io.Writer, r *DeadRetry) error {
 		fmt.Fprintf(&b, "parked keys: %d, events: %d\n", p.Keys, p.Events)
 		parked(&b, p)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // parked prints what became of parked events that the relay was asked to release or to drop.
@@ -275,8 +274,8 @@ type DeadDrop struct {
 	Parked *badevents.Requested `json:"parked"`
 }
 
-// Drop prints what a drop did.
-func Drop(w io.Writer, d *DeadDrop) error {
+// Text says what a drop did.
+func (d *DeadDrop) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "open events: %d\n", d.Events)
 	p := d.Parked
@@ -287,6 +286,5 @@ func Drop(w io.Writer, d *DeadDrop) error {
 		fmt.Fprintf(&b, "parked events: %d\n", p.Events)
 		parked(&b, p)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/walpost/walpost"
 )
 
-// Explanation prints the record of a row, or why it has none.
-func Explanation(w io.Writer, x *walpost.Explanation) error {
+// Explanation is the record of a row, or why it has none.
+func Explanation(x *walpost.Explanation) string {
 	var b strings.Builder
 	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
 	line("row", fmt.Sprintf("%s, event id %s", x.Table, shown([]byte(x.EventID))))
@@ -44,21 +44,10 @@ func Explanation(w io.Writer, x *walpost.Explanation) error {
 		}
 		line("value", shown(rec.Value))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
-// explanationJSON is an Explanation for programs. A value that is not UTF-8 is in base64, under another name.
-type explanationJSON struct {
-	Table   string      `json:"table"`
-	EventID string      `json:"event_id"`
-	Problem string      `json:"problem,omitempty"`
-	Column  string      `json:"column,omitempty"`
-	Option  string      `json:"option,omitempty"`
-	Fix     string      `json:"fix,omitempty"`
-	Record  *recordJSON `json:"record"`
-}
-
+// recordJSON is the record of an Explanation for programs. A value that is not UTF-8 is in base64, under another name.
 type recordJSON struct {
 	Topic         string    `json:"topic"`
 	Partition     *int32    `json:"partition"`
@@ -74,7 +63,10 @@ type recordJSON struct {
 
 // ExplanationJSON prints the same on one line, for programs.
 func ExplanationJSON(w io.Writer, x *walpost.Explanation) error {
-	v := explanationJSON{Table: x.Table, EventID: x.EventID, Problem: x.Problem, Column: x.Column, Option: x.Option, Fix: x.Hint}
+	v := struct {
+		*walpost.Explanation
+		Record *recordJSON `json:"record"`
+	}{x, nil}
 	if rec := x.Record; rec != nil {
 		v.Record = &recordJSON{Topic: rec.Topic, PartitionFrom: x.PartitionFrom, Timestamp: rec.Time.UTC(), TimestampFrom: x.TimeFrom, Headers: headersOf(rec.Headers)}
 		if x.Partition >= 0 {
@@ -83,5 +75,5 @@ func ExplanationJSON(w io.Writer, x *walpost.Explanation) error {
 		v.Record.Key, v.Record.KeyB64 = textOrBase64(rec.Key)
 		v.Record.Value, v.Record.ValueB64 = textOrBase64(rec.Value)
 	}
-	return JSON(w, v, "")
+	return writeJSON(w, v, "")
 }

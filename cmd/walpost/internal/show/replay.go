@@ -2,7 +2,6 @@ package show
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -10,8 +9,8 @@ import (
 	"github.com/walpost/walpost"
 )
 
-// Replay prints what a replay published.
-func Replay(w io.Writer, r *walpost.ReplayReport) error {
+// Replay says what a replay published.
+func Replay(r *walpost.ReplayReport) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "selected rows: %d\n", r.Matched)
 	if r.Before > 0 {
@@ -42,6 +41,5 @@ func Replay(w io.Writer, r *walpost.ReplayReport) error {
 	} else {
 		fmt.Fprintf(&b, "published: %d events\n", r.Published)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }

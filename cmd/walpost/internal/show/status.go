@@ -3,7 +3,6 @@ package show
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"time"
@@ -15,26 +14,41 @@ import (
 	"github.com/walpost/walpost/slot"
 )
 
-// Status prints the state of the slot and of the relay that reads it.
-func Status(w io.Writer, s *slot.Status, a askrelay.Answer) error {
-	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
+// lines are the lines of a report, each with a name in front of it.
+type lines struct{ strings.Builder }
+
+func (b *lines) line(name, format string, args ...any) {
+	fmt.Fprintf(b, "%-12s "+format+"\n", append([]any{name}, args...)...)
+}
+
+// head says what state is, and what the relay says about itself. of is what it reads.
+func (b *lines) head(state string, findings []string, name, of string, a askrelay.Answer) {
+	b.line("state", "%s", state)
+	for _, f := range findings {
+		b.line("", "%s", OneLine(f))
 	}
+	b.line(name, "%s", of)
+	b.line("relay", "%s", relayText(a))
+	for _, g := range a.AcceptedGaps {
+		b.line("gap", "%s, accepted %s ago: %s", g.Token, seconds(g.Age), OneLine(g.Gap))
+		b.line("", "the cleanup removes nothing until you run %s", g.Command)
+	}
+}
+
+// seconds is a duration without fractions.
+func seconds(n float64) time.Duration {
+	return time.Duration(n * float64(time.Second)).Round(time.Second)
+}
+
+// Status is the state of the slot and of the relay that reads it.
+func Status(s *slot.Status, a askrelay.Answer) string {
+	var b lines
+	line := b.line
 	state := stateText(string(s.Severity), a)
 	if a.Address == "" && s.Severity == slot.OK {
 		state = "the slot is ok; whether events are delivered is not known"
 	}
-	line("state", "%s", state)
-	for _, f := range s.Reasons {
-		line("", "%s", OneLine(f))
-	}
-	line("slot", "%s in %s", s.Slot, s.Database)
-	line("relay", "%s", relayText(a))
-	for _, g := range a.AcceptedGaps {
-		line("gap", "%s, accepted %s ago: %s", g.Token, time.Duration(g.Age*float64(time.Second)).Round(time.Second), OneLine(g.Gap))
-		line("", "the cleanup removes nothing until you run %s", g.Command)
-	}
+	b.head(state, s.Reasons, "slot", s.Slot+" in "+s.Database, a)
 	if s.Known && s.Exists {
 		active := "inactive for " + s.InactiveFor.Round(time.Second).String()
 		switch {
@@ -64,7 +78,7 @@ func Status(w io.Writer, s *slot.Status, a askrelay.Answer) error {
 		case math.IsInf(s.Exhaustion, 1):
 			line("forecast", "%s is not used up at this rate", s.Limit)
 		default:
-			line("forecast", "%s is used up in %s", s.Limit, time.Duration(s.Exhaustion*float64(time.Second)).Round(time.Second))
+			line("forecast", "%s is used up in %s", s.Limit, seconds(s.Exhaustion))
 		}
 		if s.WALRate >= 0 {
 			line("WAL", "%s/s", walpost.Size(s.WALRate).Roughly())
@@ -90,8 +104,7 @@ func Status(w io.Writer, s *slot.Status, a askrelay.Answer) error {
 		}
 		line("clock", "the database's clock minus this machine's clock: %s", s.ClockSkew.Round(time.Millisecond))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // stateText is the state with the events that the relay has put aside.
@@ -113,32 +126,21 @@ func bytesOrUnknown(n int64) string {
 	return walpost.Size(n).Roughly()
 }
 
-// PollStatus prints the state of a relay that polls, and of its table.
-func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []string, state string) error {
-	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
-	}
+// PollStatus is the state of a relay that polls, and of its table.
+func PollStatus(p *statuspage.Poll, a askrelay.Answer, findings []string, state string) string {
+	var b lines
+	line := b.line
 	if state = stateText(state, a); a.Address == "" && state == "ok" {
 		state = "no row has been waiting for long; whether events are delivered is not known"
 	}
-	line("state", "%s", state)
-	for _, f := range findings {
-		line("", "%s", OneLine(f))
-	}
-	line("table", "%s, polled with the strategy %s", p.Table, p.Strategy)
-	line("relay", "%s", relayText(a))
-	for _, g := range a.AcceptedGaps {
-		line("gap", "%s, accepted %s ago: %s", g.Token, time.Duration(g.Age*float64(time.Second)).Round(time.Second), OneLine(g.Gap))
-		line("", "the cleanup removes nothing until you run %s", g.Command)
-	}
+	b.head(state, findings, "table", p.Table+", polled with the strategy "+p.Strategy, a)
 	if p.Pending != nil {
 		more, oldest := "", ""
 		if p.More {
 			more = "more than "
 		}
 		if p.Oldest != nil {
-			oldest = ", the oldest waiting for " + time.Duration(*p.Oldest*float64(time.Second)).Round(time.Second).String()
+			oldest = ", the oldest waiting for " + seconds(*p.Oldest).String()
 		}
 		line("undelivered", "%s%d%s", more, *p.Pending, oldest)
 		if c := p.Claims; c != nil {
@@ -147,7 +149,7 @@ func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []s
 			for _, r := range c.Refused {
 				next := "now"
 				if r.Next != nil {
-					next = "in " + time.Duration(*r.Next*float64(time.Second)).Round(time.Second).String()
+					next = "in " + seconds(*r.Next).String()
 				}
 				line("refused", "event %s, %d times, next attempt %s: %s", r.ID, r.Attempts, next, OneLine(r.Error))
 			}
@@ -167,8 +169,7 @@ func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []s
 		}
 		line("polls", "%s", wake)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // relayText is the state of the relay, with the address that was asked.

@@ -24,8 +24,16 @@ func OneLine(text string) string {
 	return strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
 }
 
-// JSON prints one object, on one line if indent is "".
-func JSON(w io.Writer, v any, indent string) error {
+// Print prints v as JSON, or text, which says the same to a person.
+func Print(w io.Writer, asJSON bool, v any, text string) error {
+	if asJSON {
+		return writeJSON(w, v, "  ")
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+func writeJSON(w io.Writer, v any, indent string) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", indent)

@@ -3,7 +3,6 @@ package show
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -13,8 +12,8 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// Verify prints what a verify found, for a person.
-func Verify(w io.Writer, r *walpost.VerifyReport) error {
+// Verify says what a verify found, for a person.
+func Verify(r *walpost.VerifyReport) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rows: %d, records: %d\n", r.Rows, r.Records)
 	fmt.Fprintf(&b, "rows with their record: %d\n", r.Matched)
@@ -54,8 +53,7 @@ func Verify(w io.Writer, r *walpost.VerifyReport) error {
 		}
 	}
 	fmt.Fprintf(&b, "\ndifferences: %d, not judged: %d\n", r.Differences(), r.CannotTell())
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // replayIDs are the flags of walpost replay for the rows that are missing.
@@ -116,8 +114,8 @@ func findingLine(f *verify.Finding) string {
 	return line
 }
 
-// VerifyJSON prints the report as one object. Its counts have every kind, also one with no findings.
-func VerifyJSON(w io.Writer, r *walpost.VerifyReport, clean bool) error {
+// VerifyOf is the report for programs. Its counts have every kind, also one with no findings.
+func VerifyOf(r *walpost.VerifyReport, clean bool) any {
 	v := struct {
 		Clean       bool                  `json:"clean"`
 		Differences map[verify.Kind]int64 `json:"differences"`
@@ -131,5 +129,5 @@ func VerifyJSON(w io.Writer, r *walpost.VerifyReport, clean bool) error {
 			v.CannotTell[k.Kind] = r.Counts[k.Kind]
 		}
 	}
-	return JSON(w, v, "")
+	return v
 }
