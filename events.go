@@ -21,7 +21,7 @@ import (
 	"github.com/walpost/walpost/router"
 )
 
-// ExplainOptions say which rows are explained: either ID or Last.
+// ExplainOptions say which rows are explained: exactly one of ID, Last and JSON.
 type ExplainOptions = explain.Options
 
 // An Explanation is the record that one row gives, or why it gives none.

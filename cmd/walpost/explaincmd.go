@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
@@ -23,28 +24,59 @@ of partitions and for max.message.bytes of the topic, unless you pass --partitio
 answer, explain does not know the partition of a key, and does not check the size of the record. It
 prints everything else.
 
+The row that you pass with --row need not exist, but its table must exist. explain reads each value by
+the type of its column. Columns that you leave out have their defaults. For an identity column the
+default is the number 1, and for a generated column it is NULL.
+
 explain exits with 1 if a row is not found, produces no record, or produces a record that Kafka would
 refuse.`,
 		Example: `  walpost explain --config walpost.yaml --id 018f4e2a-9a3b-7c1d-8e2f-1a2b3c4d5e6f
-  walpost explain --config walpost.yaml --last 3 --json`,
-		Args: noArguments,
+  walpost explain --config walpost.yaml --last 3 --json
+  walpost explain --config walpost.yaml --partitions 12 --row '{"aggregate_type": "order", "aggregate_id": "4711", "event_type": "OrderPlaced"}'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && cmd.Flags().Changed("json") {
+				return rowByJSON
+			}
+			return noArguments(cmd, args)
+		},
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if value, ok := errors.AsType[*pflag.InvalidValueError](err); ok && value.GetFlag().Name == "json" {
+			return rowByJSON
+		}
+		return usageError{err}
+	})
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase,
 		"dsn", "table", "brokers", "publication", "topic-regex", "topic-replacement", "compression")
 	flags := cmd.Flags()
 	id := flags.String("id", "", "the row with this event `id`")
 	last := flags.Int("last", 0, "explain this `number` of rows, newest first")
+	row := flags.String("row", "", "a row as a `JSON` object by column; - for standard input")
 	partitions := flags.Int("partitions", 0, "assume this `number` of partitions")
 	asJSON := flags.Bool("json", false, "print JSON, one object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.ExplainOptions{ID: *id, Last: *last, Partitions: *partitions}
+		ways := 0
+		for _, way := range []string{"id", "last", "row"} {
+			if flags.Changed(way) {
+				ways++
+			}
+		}
 		switch {
-		case flags.Changed("id") == flags.Changed("last"):
-			return usageError{errors.New("say which row: either --id or --last")}
+		case ways != 1:
+			return usageError{errors.New("say which row: one of --id, --last and --row")}
 		case flags.Changed("last") && (*last < 1 || *last > 1_000_000):
 			return usageError{fmt.Errorf("--last: must be from 1 to 1000000 (got %d)", *last)}
 		case *partitions < 0 || flags.Changed("partitions") && *partitions < 1 || *partitions > 1<<20:
 			return usageError{fmt.Errorf("--partitions: must be from 1 to %d (got %d)", 1<<20, *partitions)}
+		}
+		if flags.Changed("row") {
+			if opts.JSON = []byte(*row); *row == "-" {
+				var err error
+				if opts.JSON, err = io.ReadAll(cmd.InOrStdin()); err != nil {
+					return fmt.Errorf("read the row from standard input: %w", err)
+				}
+			}
 		}
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 			out, none, n := cmd.OutOrStdout(), false, 0
@@ -67,3 +99,6 @@ refuse.`,
 	}
 	return cmd
 }
+
+// rowByJSON refuses a row after --json, which took one before the first release.
+var rowByJSON = usageError{errors.New("explain: --json prints JSON and takes no value: pass the row with --row")}

@@ -41,6 +41,7 @@ type column struct {
 	NotNull       bool     `json:"not_null,omitempty"`
 	KeyPosition   int      `json:"key_position,omitempty"`
 	Generated     bool     `json:"generated,omitempty"`
+	Identity      string   `json:"identity,omitempty"`
 	HasDefault    bool     `json:"has_default,omitempty"`
 	Default       string   `json:"default,omitempty"`
 	TypeName      string   `json:"type,omitempty"`

@@ -35,7 +35,7 @@ func FillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
   FROM below b JOIN pg_type t ON t.oid = b.typ WHERE t.typtype <> 'd')
  SELECT v.ord, a.attnotnull OR (t.typtype = 'd' AND t.typnotnull) AS notnull,
  coalesce((SELECT array_position(i.indkey::int2[], a.attnum) + 1 FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary), 0) AS keyposition,
- a.attgenerated <> '' AS generated, d.oid IS NOT NULL AS hasdefault, pg_get_expr(d.adbin, d.adrelid) AS "default",
+ a.attgenerated <> '' AS generated, a.attidentity AS identity, d.oid IS NOT NULL AS hasdefault, pg_get_expr(d.adbin, d.adrelid) AS "default",
  CASE WHEN t.oid IS NOT NULL THEN format_type(v.typ, v.typmod) END AS typename,
  CASE WHEN b.depth > 0 THEN b.oid::bigint END AS basetype, coalesce(b.typmod, v.typmod) AS basetypemod, b.typname AS basename,
  b.element::bigint AS elementtype, e.typname AS elementname,

@@ -41,6 +41,18 @@ func TestTheRowFilterHoldsForTheTable(t *testing.T) {
 		if equal, err := table.HasEqual(t.Context()); err != nil || equal {
 			t.Errorf("%v, equal rows: %t", err, equal)
 		}
+		for json, leftOut := range map[string]bool{`{"Kind": "a"}`: false, `{"Kind": "it's", "place": 9}`: false, `{"Kind": "it's"}`: true, `{}`: true} {
+			rows, err := table.FromJSON(t.Context(), []byte(json))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev, err := rows.Next(); ev == nil || err != nil || rows.LeftOut != leftOut {
+				t.Errorf("%s: %v, %v, left out %t", json, ev, err, rows.LeftOut)
+			}
+			if _, err := rows.Next(); err != nil {
+				t.Fatal(err)
+			}
+		}
 	})
 }
 

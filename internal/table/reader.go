@@ -191,6 +191,7 @@ type Rows struct {
 	format Format
 	result *pgconn.MultiResultReader
 	event  cdc.Event
+	hint   func(err error) error // explains an error of the statement; may be nil
 
 	// CommitKnown says that the newest event's time is its transaction's commit time; otherwise it is the time of reading.
 	CommitKnown bool
@@ -220,8 +221,8 @@ func (t *Table) format(key, id, skippable, kept string) Format {
 }
 
 // query runs a statement that gives rows in a format.
-func (t *Table) query(ctx context.Context, step, sql string, format Format) (*Rows, error) {
-	rows := &Rows{step: step, format: format}
+func (t *Table) query(ctx context.Context, step, sql string, format Format, hint func(error) error) (*Rows, error) {
+	rows := &Rows{step: step, format: format, hint: hint}
 	rows.place.Sees = t.reader.sees
 	rows.result = t.reader.conn.Exec(ctx, sql)
 	if !rows.result.NextResult() {
@@ -272,5 +273,9 @@ func (r *Rows) end() error {
 }
 
 func (r *Rows) fault(err error) error {
-	return pg.Classify(fmt.Errorf("%s: %w", r.step, err))
+	err = pg.Classify(fmt.Errorf("%s: %w", r.step, err))
+	if r.hint != nil {
+		err = r.hint(err)
+	}
+	return err
 }

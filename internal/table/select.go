@@ -130,7 +130,7 @@ func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 	if sel.Newest > 0 {
 		sql += fmt.Sprintf(" LIMIT %d", sel.Newest)
 	}
-	rows, err := t.query(ctx, "read table "+t.String(), sql, format)
+	rows, err := t.query(ctx, "read table "+t.String(), sql, format, nil)
 	if err == nil {
 		rows.skip = skip
 	}

@@ -17,10 +17,11 @@ import (
 	"github.com/walpost/walpost/sink"
 )
 
-// Options say which rows are explained: either ID or Last.
+// Options say which rows are explained: exactly one of ID, Last and JSON.
 type Options struct {
 	ID   string // the rows with this event id
 	Last int    // the newest rows, newest first
+	JSON []byte // a row that need not exist, as a JSON object by column names
 	// Partitions is taken for the number of partitions of every topic, and Kafka is not asked. 0 asks Kafka.
 	Partitions int
 }
@@ -83,7 +84,9 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 	}
 	for n := 0; ; n++ {
 		ev, err := rows.Next()
-		if bad := table.BadValue(err); bad != nil {
+		if bad := table.BadValue(err); bad != nil && opts.JSON != nil {
+			return fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
+		} else if bad != nil {
 			return fmt.Errorf("%w in %s: %w", ErrNoRow, e.table, bad)
 		}
 		switch {
@@ -101,7 +104,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 		case rows.LeftOut:
 			x.Problem, x.Option, x.Column = "the row filter of the publication leaves the row out: only rows with "+e.table.Filter+" are published", "", ""
 			x.Hint = "walpost check prints the SQL that removes the filter."
-		case x.Problem != "":
+		case x.Problem != "" && opts.JSON == nil:
 			x.Hint = strings.TrimSpace(x.Hint + " " + cmp.Or(e.Halted, storedRow))
 		}
 		if err := show(x); err != nil {
@@ -110,7 +113,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 	}
 }
 
-// storedRow is added to the hint of a problem, as the hint of a halt does.
+// storedRow is added to the hint of a problem if the row is in the table, as the hint of a halt does.
 const storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
 	"repair the configuration, or skip the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
 
@@ -123,6 +126,13 @@ type explainer struct {
 }
 
 func (e *explainer) rows(ctx context.Context) (*table.Rows, error) {
+	if e.opts.JSON != nil {
+		rows, err := e.table.FromJSON(ctx, e.opts.JSON)
+		if bad := table.BadValue(err); bad != nil {
+			return nil, fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
+		}
+		return rows, err
+	}
 	sel := table.Selection{Newest: e.opts.Last, All: true}
 	if e.opts.Last > 0 {
 		sel.Order = table.AsWritten(e.OrderColumn)
@@ -140,6 +150,13 @@ func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool
 	x := &Explanation{Table: e.table.String(), Partition: -1}
 	if i := e.table.Relation.Index(e.columns.ID); i >= 0 {
 		x.EventID = string(ev.Row.Values[i].Bytes)
+	}
+	for i, c := range e.table.Relation.Columns {
+		if e.opts.JSON != nil && c.NotNull && !c.Generated && ev.Row.Values[i].Bytes == nil {
+			x.Problem, x.Column = fmt.Sprintf("Postgres would refuse an INSERT of the row: column %s is NOT NULL", c.Name), c.Name
+			x.Hint = "Give the column a value in the row."
+			return x
+		}
 	}
 	var rec cdc.Record
 	ok, err := e.Router.Route(ev, &rec)
@@ -161,8 +178,11 @@ func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
 	if i := e.table.Relation.Index(e.columns.Timestamp); i >= 0 && ev.Row.Values[i].Bytes != nil {
 		return "column " + e.columns.Timestamp + ", by router.table.field.event.timestamp"
 	}
-	if commitKnown {
+	switch {
+	case commitKnown:
 		return "the commit time of the row's transaction"
+	case e.opts.JSON != nil:
+		return "the current time; once the row is inserted, its record gets the commit time of its transaction"
 	}
 	return "the current time, because the server keeps no commit time of the row (track_commit_timestamp); run uses the commit time of the transaction"
 }
