@@ -32,6 +32,16 @@ type waiter struct {
 	halted bool
 }
 
+// before reports whether w tells more than o about what delivery waits for: a cause tells more than an election, then the longest wait
+// counts.
+func (w *waiter) before(o *waiter) bool {
+	known, than := w.why != nil && !electing(w.why), o.why != nil && !electing(o.why)
+	if known != than {
+		return known
+	}
+	return cmp.Or(w.since.Compare(o.since), cmp.Compare(w.t.name, o.t.name), cmp.Compare(w.n, o.n)) < 0
+}
+
 // waiters calls each for all that waits. mu is held.
 func (s *Kafka) waiters(each func(w waiter)) {
 	for _, t := range s.topics {
@@ -54,9 +64,22 @@ func (s *Kafka) waiters(each func(w waiter)) {
 
 // moving reports whether an answer, or the lack of one, may only mean that another broker becomes the leader.
 func moving(err error) bool {
-	e, ok := errors.AsType[*kerr.Error](err)
-	return !ok || e == kerr.NotLeaderForPartition || e == kerr.LeaderNotAvailable || e == kerr.FencedLeaderEpoch || e == kerr.OutOfOrderSequenceNumber
+	return !errors.As(err, new(*kerr.Error)) || electing(err)
 }
+
+// electing reports whether the brokers are choosing another leader, as far as an answer tells.
+func electing(err error) bool {
+	e, ok := errors.AsType[*kerr.Error](err)
+	return ok && (e == kerr.NotLeaderForPartition || e == kerr.LeaderNotAvailable || e == kerr.FencedLeaderEpoch || e == kerr.OutOfOrderSequenceNumber)
+}
+
+// election is a stall whose cause isn't known yet: brokers that stop give their partitions away first.
+type election struct{ error }
+
+// CauseKnown is false: a later error may tell the cause.
+func (election) CauseKnown() bool { return false }
+
+func (e election) Unwrap() error { return e.error }
 
 // Stalled says what delivery is waiting for, or nil. It is cheap: where the reason is not known yet it starts one search for
 // it, not more often than every kafka.ProbeEvery, and says meanwhile how long there was no acknowledgement.
@@ -70,7 +93,7 @@ func (s *Kafka) Stalled() error {
 		if (w.why == nil || w.passes) && now.Sub(w.since) < kafka.StallAfter {
 			return
 		}
-		if worst.t == nil || w.since.Before(worst.since) || w.since.Equal(worst.since) && (w.t.name < worst.t.name || w.t == worst.t && w.n < worst.n) {
+		if worst.t == nil || w.before(&worst) {
 			worst = w
 		}
 		if w.why == nil {
@@ -85,7 +108,10 @@ func (s *Kafka) Stalled() error {
 		s.probe.running = true
 		s.wg.Go(func() { s.search(slices.Sorted(maps.Keys(silent))) })
 	}
-	if worst.why != nil {
+	switch {
+	case electing(worst.why):
+		return election{worst.why}
+	case worst.why != nil:
 		return worst.why
 	}
 	if err := s.probe.found[worst.t.name]; err != nil {

@@ -408,3 +408,40 @@ func TestABrokerWithANewAddressIsFound(t *testing.T) {
 	b.all()
 	b.checkLog(c.ListenAddrs(), "a")
 }
+
+// A broker that stops gives its partitions away first. The log must name the next cause at once.
+func TestAnElectionIsNoKnownCause(t *testing.T) {
+	to := still(t)
+	p := to.give(0, 1)
+	p.answered(p.next(), kerr.NotLeaderForPartition, time.Now())
+	p.since = time.Now().Add(-time.Minute)
+	to.s.mu.Unlock()
+	why := to.s.Stalled()
+	to.s.mu.Lock()
+	var cause interface{ CauseKnown() bool }
+	if !errors.Is(why, kerr.NotLeaderForPartition) || !errors.As(why, &cause) || cause.CauseKnown() {
+		t.Errorf("%v", why)
+	}
+	p.reason = to.why(noAnswer{errModel, true})
+	to.s.mu.Unlock()
+	why = to.s.Stalled()
+	to.s.mu.Lock()
+	if why == nil || errors.Is(why, kerr.NotLeaderForPartition) || errors.As(why, &cause) {
+		t.Errorf("%v", why)
+	}
+}
+
+// Two of three brokers are gone: some partitions have no leader, and the others too few replicas, which says more.
+func TestACauseIsShownBeforeAnElection(t *testing.T) {
+	to := still(t)
+	p, other := to.give(0, 1), to.give(1, 1)
+	p.answered(p.next(), kerr.LeaderNotAvailable, time.Now())
+	other.answered(other.next(), kerr.NotEnoughReplicas, time.Now())
+	p.since, other.since = time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
+	to.s.mu.Unlock()
+	why := to.s.Stalled()
+	to.s.mu.Lock()
+	if !errors.Is(why, kerr.NotEnoughReplicas) {
+		t.Error(why)
+	}
+}
