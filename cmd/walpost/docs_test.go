@@ -86,7 +86,7 @@ func TestTheGoOfThePagesCompiles(t *testing.T) {
 			compiled.WriteString(flat(read(t, name)))
 		}
 	}
-	blocks(t, "go", 8, func(p *doctest.Page, b doctest.Block) {
+	blocks(t, "go", 6, func(p *doctest.Page, b doctest.Block) {
 		if !strings.Contains(compiled.String(), flat(b.Text)) {
 			t.Errorf("%s:%d: no example has this code:\n%s", p.Name, b.Line, b.Text)
 		}
