@@ -30,19 +30,18 @@ type Config struct {
 	// The key of the checkpoint, by default `<database>.<slot>`, or `<database>.<schema>.<table>` when
 	// polling. Relays that share a topic of checkpoints or parked events need different names; the two
 	// processes of a hot standby share one. Before it changes, also through another slot, release or
-	// drop parked keys: a relay doesn't know those of another name.
+	// drop parked keys.
 	Name string `yaml:"name" pattern:"^[^/ \\t\\n]{0,200}$" want:"at most 200 characters without spaces or slashes" example:"shop.walpost"`
 
 	// What is read.
 	Source SourceConfig `yaml:"source"`
-	// The options and defaults of Debezium's Outbox EventRouter, except that `table.field.event.key`
-	// and `route.by.field` fit the columns of the table.
+	// The options and defaults of Debezium's Outbox EventRouter.
 	Router router.Options `yaml:"router"`
 	// How column values become bytes, under Kafka Connect's and Debezium's names.
 	Records router.Records `yaml:"records"`
 	// The Kafka cluster.
 	Kafka sink.Config `yaml:"kafka"`
-	// What may be in flight, and what happens to poison messages.
+	// Limits, and poison messages.
 	Delivery DeliveryConfig `yaml:"delivery"`
 	// Where the position is kept.
 	Checkpoint statelog.StoreConfig `yaml:"checkpoint"`
@@ -55,7 +54,7 @@ type Config struct {
 	ShutdownGrace time.Duration `yaml:"shutdown_grace" min:"0s" max:"1h" example:"30s"`
 	// How long a halted relay stays visible before it exits with 3; with `forever`, until SIGTERM. It
 	// delivers what it read before a bad event within this time, or within `shutdown_grace` if that's
-	// longer. With `monitor.breaker`, a halt lasts at least four times `monitor.interval`.
+	// longer.
 	HaltLinger Linger `yaml:"halt_linger" words:"forever" min:"0s" example:"10m"`
 
 	// AcceptGap is the token of the one gap that Run may continue after. The refusal of the gap
@@ -104,11 +103,9 @@ type DeliveryConfig struct {
 	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
 	// Created if missing, when a policy or `walpost skip` needs it.
 	DeadLetterTopic string `yaml:"dead_letter_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.dead_letter"`
-	// Created if missing, with a policy `park_key`. It must have one partition and hold nothing else. While
-	// events are parked, each start reads it.
+	// Created if missing, with a policy `park_key`. It must have one partition and hold nothing else.
 	ParkingTopic string `yaml:"parking_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.parked"`
-	// Above it, walpost reads nothing more until enough is released or dropped. A parked event takes
-	// some hundred bytes of memory.
+	// Above it, walpost reads nothing more until enough is released or dropped.
 	ParkLimit ParkLimit `yaml:"park_limit"`
 }
 

@@ -38,8 +38,7 @@ type Config struct {
 	Interval time.Duration `yaml:"interval" min:"5ms" max:"1h" example:"1s"`
 	// A column `xid8 NOT NULL DEFAULT pg_current_xact_id()`, for the strategy `cursor`.
 	XIDColumn string `yaml:"xid_column" example:"xid"`
-	// With `claim` and `delete`: how long a worker's claim on rows lasts unless renewed. Other workers
-	// take a dead worker's rows after it.
+	// With `claim` and `delete`: how long a worker's claim on rows lasts unless renewed.
 	Lease time.Duration `yaml:"lease" min:"5s" max:"1h" example:"30s"`
 	// With `claim` and `delete`: how often a row may be refused before `delivery.on_poison` decides.
 	// With `0`, it's retried forever.

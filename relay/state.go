@@ -40,18 +40,18 @@ type stage string
 
 const (
 	atStart   stage = "start"
-	atConnect stage = "connect"  // opening a session, or waiting to try again
-	atUnread  stage = "unread"   // the same, because the store of checkpoints cannot be read
-	atWait    stage = "wait"     // the session waits for another process
-	atResume  stage = "resume"   // the session has begun, and nothing is read from it yet
-	atCopy    stage = "copy"     // the phase is copying
-	atStream  stage = "stream"   // the phase is streaming
-	atDrain   stage = "drain"    // the run ends
-	atHalt    stage = "halt"     // the run ends with a fault that needs a person
-	atClosed  stage = "closed"   // after drain
-	atLinger  stage = "linger"   // after halt
-	atEnd     stage = "end"      // Run returns
-	asItIs    stage = "as it is" // after a trigger that comes too late to change anything
+	atConnect stage = "connect"   // opening a session, or waiting to try again
+	atUnread  stage = "unread"    // the same, because the store of checkpoints cannot be read
+	atWait    stage = "wait"      // the session waits for another process
+	atResume  stage = "resume"    // the session has begun, and nothing is read from it yet
+	atCopy    stage = "copy"      // the phase is copying
+	atStream  stage = "stream"    // the phase is streaming
+	atDrain   stage = "drain"     // the run ends
+	atHalt    stage = "halt"      // the run ends with a fault that needs a person
+	atClosed  stage = "closed"    // after drain
+	atLinger  stage = "linger"    // after halt
+	atEnd     stage = "end"       // Run returns
+	asItIs    stage = "unchanged" // after a trigger that comes too late to change anything
 )
 
 // A trigger takes the loop from one stage to another.
@@ -60,11 +60,11 @@ type trigger string
 const (
 	begins  trigger = "the first attempt begins"
 	fails   trigger = "an attempt fails"
-	noStore trigger = "the checkpoint store cannot be read"
+	noStore trigger = "the checkpoint cannot be read"
 	inUse   trigger = "another process holds the slot"
 	opens   trigger = "the session begins"
-	follows trigger = "the topic of parked events must be read first"
-	copies  trigger = "rows of the tables come next"
+	follows trigger = "parked events must be read first"
+	copies  trigger = "rows come next"
 	flows   trigger = "the stream comes next"
 	loses   trigger = "the session is lost"
 	stops   trigger = "a stop, or a fault that ends the process"

@@ -20,8 +20,8 @@ import (
 // from DefaultConfig.
 type Config struct {
 	// The database, as a libpq URI; several hosts for failover. walpost connects to a standby only with
-	// `target_session_attrs`. `--dsn` and `WALPOST_DSN` replace it; if they name another user or have a
-	// password, the file's password isn't used.
+	// `target_session_attrs`. If `--dsn` or `WALPOST_DSN` names another user or has a password, the
+	// file's password isn't used.
 	//
 	// It must not ask for another text format than the pinned one.
 	DSN conf.Secret `yaml:"dsn" example:"postgres://walpost@db.internal:5432/shop?sslmode=verify-full"`
@@ -38,13 +38,12 @@ type Config struct {
 	Tables []string `yaml:"tables" example:"[public.outbox, sales.outbox]"`
 	// [Logical messages](write-events.md) as events.
 	Messages logicalmsg.Config `yaml:"messages"`
-	// The replication slot. The first start creates the publication, then the slot. Each relay of a
-	// server needs its own.
+	// The replication slot. Each relay of a server needs its own.
 	Slot string `yaml:"slot" pattern:"^[a-z0-9_]{1,63}$" want:"1 to 63 of a-z, 0-9 and _" example:"shop_outbox"`
 	// The publication. Each relay of a database needs its own.
 	Publication string `yaml:"publication" example:"shop_outbox"`
 	// The operations of a created publication. With `update`, a row whose primary key changes is
-	// published again, as in Debezium; walpost leaves it out if a table has no replica identity.
+	// published again, as in Debezium.
 	Publish []string `yaml:"publish" words:"insert|update" example:"[insert, update]"`
 	// Create the publication and the slot if they are missing.
 	Create bool `yaml:"create"`

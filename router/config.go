@@ -48,13 +48,11 @@ type Options struct {
 	// The column that decides the topic. By default `aggregate_type` or `aggregatetype`, whichever the
 	// table has.
 	RouteBy string `yaml:"route.by.field" example:"aggregate_type"`
-	// A Java regular expression for the routing column, without look-around, back references and
-	// possessive quantifiers. `${VAR}` doesn't expand.
+	// A Java regular expression for the routing column.
 	TopicRegex string `yaml:"route.topic.regex" example:"(?<routedByValue>.*)" verbatim:"true"`
-	// The topic for a match. `${VAR}` doesn't expand.
+	// The topic for a match.
 	TopicReplacement string `yaml:"route.topic.replacement" example:"shop.${routedByValue}" verbatim:"true"`
 	// A Java regular expression that renames the topic afterwards, like Kafka Connect's RegexRouter.
-	// `${VAR}` doesn't expand.
 	RenameRegex string `yaml:"topic.rename.regex" example:"outbox\\.event\\.(order|customer)" verbatim:"true"`
 	// The topic for a match.
 	RenameReplacement string `yaml:"topic.rename.replacement" example:"shop.$1" verbatim:"true"`
@@ -102,7 +100,7 @@ type Records struct {
 	// How the names of columns are adjusted.
 	FieldNames string `yaml:"field.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
 	// Steps that change every record's headers, in this order: `{insert: name, value: text}` or `drop:
-	// [name]`. The header `id` can't be changed, because `recover` needs it.
+	// [name]`. The header `id` can't be changed.
 	Headers []HeaderStep `yaml:"headers" example:"[{insert: source, value: shop}]"`
 	// Stands for a large value that an update did not send.
 	UnavailableValue string `yaml:"unavailable.value.placeholder" example:"__debezium_unavailable_value"`

@@ -11,11 +11,11 @@ import (
 // the converter.
 type Converter struct {
 	Name string `suffix:""` // string | json | bytes | binary; of headers: simple | string | json
-	// Whether the converter `json` writes the schema with each value.
+	// Whether `json` writes the schema with each value.
 	Schemas bool `suffix:".schemas.enable"`
-	// How the converter `json` writes decimals.
+	// How `json` writes decimals.
 	DecimalFormat string `suffix:".decimal.format" words:"|base64|numeric" fold:"true"`
-	// Whether the converter `json` writes the default of a field in the place of a null.
+	// Whether `json` writes the default of a field instead of a null.
 	NullDefault bool `suffix:".replace.null.with.default"`
 }
 

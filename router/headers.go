@@ -19,9 +19,9 @@ const (
 // A HeaderStep inserts one header or drops headers, as Kafka Connect's InsertHeader and DropHeaders
 // behind the EventRouter do.
 type HeaderStep struct {
-	// The header to insert. It follows all others, unless `before_id` is `true`.
+	// The header to insert, after all others unless `before_id` is `true`.
 	Insert string `yaml:"insert" example:"source"`
-	// Its text, which the header converter writes.
+	// Its text.
 	Value string `yaml:"value" example:"shop"`
 	// Insert it before the header `id`.
 	BeforeID bool `yaml:"before_id"`

@@ -21,8 +21,8 @@ type Config struct {
 
 	// The compression of the records.
 	Compression string `yaml:"compression" words:"|none|gzip|snappy|lz4|zstd"`
-	// How long a batch waits for more records. With `auto` nothing waits, as batches fill while
-	// requests are on their way.
+	// How long a batch waits for more records. With `auto`, batches fill while requests are on their
+	// way.
 	Linger Linger `yaml:"linger" words:"auto" min:"0s" max:"10s" example:"5ms"`
 	// Missing topics.
 	Topics Topics `yaml:"topics"`

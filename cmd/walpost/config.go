@@ -24,8 +24,7 @@ type fileConfig struct {
 	HTTP statuspage.Config `yaml:"http"`
 	// The log on standard error.
 	Log logConfig `yaml:"log"`
-	// Debezium options that `walpost debezium convert` could not convert: errors until you decide about
-	// them and delete the entries.
+	// Options that `walpost debezium convert` could not convert: errors until you delete them.
 	Unsupported []string `yaml:"unsupported" example:"[]"`
 
 	file     string           // "" if none was read

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -50,23 +49,18 @@ func (k *Key) items() string {
 	each(k)
 	var b strings.Builder
 	for _, text := range texts {
-		b.WriteString(Wrap("* "+strings.Join(paths[text], ", ")+" "+text, "  ") + "\n")
+		b.WriteString(Wrap("* "+strings.Join(paths[text], ", ")+text, "  ") + "\n")
 	}
 	return b.String()
 }
 
-// text is the key without its name. The example is for a key whose form neither a default nor the kind shows.
+// text is the key without its name. Most keys are text, so it doesn't say that.
 func (k *Key) text() string {
-	text := fmt.Sprintf("(%s): %s", k.facts(), k.Meaning)
-	plain := k.Kind == Section || plainExample.MatchString(fmt.Sprint(k.Example)) || strings.HasSuffix(k.Path, "_file")
-	if k.Example != nil && !plain && (k.unset() || k.Value.IsZero()) {
-		text += " Example: `" + short(k.Example) + "`."
+	if facts := k.facts(); facts != string(Text) {
+		return fmt.Sprintf(" (%s): %s", facts, k.Meaning)
 	}
-	return text
+	return ": " + k.Meaning
 }
-
-// plainExample matches a word that says nothing about the form.
-var plainExample = regexp.MustCompile(`^[a-z_]+$`)
 
 // unset reports whether the key has no default.
 func (k *Key) unset() bool {
