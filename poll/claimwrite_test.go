@@ -3,6 +3,7 @@ package poll
 import (
 	"encoding/json"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -197,4 +198,38 @@ func removed(plan any) (n float64) {
 		}
 	}
 	return n
+}
+
+// A table keeps its finished rows. A statement that changes claimed rows reads none of them.
+func TestAChangeReadsNoFinishedRows(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []string{Claim, Delete} {
+		w := strategyWorld(t, testenv.Postgres(t, "17"), strategy)
+		w.exec("ALTER TABLE outbox SET (autovacuum_enabled = false)",
+			"INSERT INTO outbox (id, key, finished_at) SELECT 'f' || i, 'k' || i, now() FROM generate_series(1, 5000) i",
+			"INSERT INTO outbox (id, key) SELECT 'o' || i, 'o' || i FROM generate_series(1, 500) i")
+		a := w.worker(nil)
+		ids := strings.Fields(a.take())
+		s := a.session.strategy.(*claimer)
+		read := func() int {
+			for range 2 { // the second one begins behind what the first one has written
+				if _, err := s.conn.Exec(t.Context(), "SELECT pg_stat_force_next_flush()").ReadAll(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n, err := strconv.Atoi(w.pg.Value(t, w.dsn, "SELECT seq_tup_read::text FROM pg_stat_user_tables WHERE relname = 'outbox'"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		before := read()
+		if err := s.renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.ack(ids...)
+		if n := read() - before; n > 0 || len(ids) != 500 {
+			t.Errorf("%s: the changes of %d rows read %d rows by scans of the table", strategy, len(ids), n)
+		}
+	}
 }
