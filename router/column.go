@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"unsafe"
 
 	"github.com/walpost/walpost/router/internal/connect"
 	"github.com/walpost/walpost/router/internal/pgvalue"
@@ -32,29 +33,22 @@ func (c *column) bad(raw []byte, err error) *Problem {
 	return c.problem(ValueValid, raw, "column %s: %s", c.name, err)
 }
 
-// append appends to buf the bytes that the converter makes of a text, and returns them, too. out is
-// nil if Kafka gets a null. A nil text is NULL: then the column's default counts, as in Connect's
-// Struct.get.
-func (c *column) append(buf []byte, topic string, raw []byte) (grown, out []byte, _ *Problem) {
-	var err error
-	if c.typ.Text && raw != nil {
-		at := len(buf)
-		var null bool
-		buf, null, err = c.conv.AppendText(buf, topic, c.typ.Schema, raw)
-		buf, out, err = cut(buf, at, null, err)
-	} else {
-		var v any
-		if v, err = c.value(raw); err == nil {
-			buf, out, err = convert(buf, c.conv, topic, c.typ.Schema, v)
-		}
-	}
+// convert returns the bytes that the converter makes of the row's value, or nil if Kafka gets a null. They are
+// in the row's buffer.
+func (c *column) convert(r *row, topic string) ([]byte, *Problem) {
+	raw := r.text(c)
+	v, err := c.value(raw)
 	if err != nil {
-		return buf, nil, c.bad(raw, err)
+		return nil, c.bad(raw, err)
 	}
-	return buf, out, nil
+	out, err := r.convert(c.conv, topic, c.typ.Schema, v)
+	if err != nil {
+		return nil, c.bad(raw, err)
+	}
+	return out, nil
 }
 
-// value is what Connect's Struct.get returns for the column.
+// value is what Connect's Struct.get returns for the column. A nil text is NULL: then the column's default counts.
 func (c *column) value(raw []byte) (any, error) {
 	v, err := c.parse(raw)
 	if v == nil && err == nil && c.typ.Schema.HasDefault {
@@ -63,27 +57,16 @@ func (c *column) value(raw []byte) (any, error) {
 	return v, err
 }
 
-// parse is what Connect's Struct.getWithoutDefault returns for the column.
+// parse is what Connect's Struct.getWithoutDefault returns for the column. A text shares the bytes of raw, so it is
+// valid until the event ends.
 func (c *column) parse(raw []byte) (any, error) {
-	if raw == nil {
+	switch {
+	case raw == nil:
 		return nil, nil
+	case c.typ.Text:
+		return unsafe.String(unsafe.SliceData(raw), len(raw)), nil
 	}
 	return c.typ.Parse(raw)
-}
-
-// convert appends to buf the bytes that a converter makes of a value, and returns them, too.
-func convert(buf []byte, conv connect.Converter, topic string, s *connect.Schema, v any) (grown, out []byte, err error) {
-	at := len(buf)
-	buf, null, err := conv.Append(buf, topic, s, v)
-	return cut(buf, at, null, err)
-}
-
-// cut returns what was appended to buf behind the offset at.
-func cut(buf []byte, at int, null bool, err error) (grown, out []byte, _ error) {
-	if err != nil || null {
-		return buf[:at], nil, err
-	}
-	return buf, buf[at:len(buf):len(buf)], nil
 }
 
 // probe returns why a converter cannot write values with this schema, in Kafka Connect's own words.

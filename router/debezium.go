@@ -93,8 +93,8 @@ func (m *debeziumMessages) route(r *Router, ev *cdc.Event, rec *cdc.Record) erro
 		return &RowError{EventID: rec.EventID, Table: ev.Row.Relation.String(), LSN: ev.LSN, Problems: []Problem{*p}, keyFound: rec.Key != nil}
 	}
 	prefix := strings.ToValidUTF8(ev.Row.Relation.MessagePrefix(), "\uFFFD")
-	buf := make([]byte, 0, 1024+2*len(ev.Row.Values[0].Bytes))
-	buf, key, err := convert(buf, r.convs.key, m.topic, m.key, []any{prefix})
+	row := row{buf: make([]byte, 0, 1024+2*len(ev.Row.Values[0].Bytes))}
+	key, err := row.convert(r.convs.key, m.topic, m.key, []any{prefix})
 	if err != nil {
 		return refuse(&Problem{Rule: ValueValid, Option: "records.key.converter", Message: err.Error()})
 	}
@@ -104,7 +104,7 @@ func (m *debeziumMessages) route(r *Router, ev *cdc.Event, rec *cdc.Record) erro
 	}
 	values, err := m.values(ev, prefix)
 	if err == nil {
-		_, rec.Value, err = convert(buf, r.convs.value, m.topic, m.value, values)
+		rec.Value, err = row.convert(r.convs.value, m.topic, m.value, values)
 	}
 	if err != nil {
 		return refuse(&Problem{Rule: ValueValid, Option: "records.value.converter", Message: err.Error()})

@@ -98,25 +98,26 @@ func (e *envelope) schema(aggregate string, version int32, payload *connect.Sche
 	return s
 }
 
-// append appends the envelope's bytes to buf. payload is the schema of v.
-func (e *envelope) append(buf []byte, topic, aggregate string, row *row, payload *connect.Schema, v any) (grown, out []byte, _ *Problem) {
+// convert returns the envelope's bytes. payload is the schema of v.
+func (e *envelope) convert(row *row, topic, aggregate string, payload *connect.Schema, v any) ([]byte, *Problem) {
 	version := int32(0)
 	if e.version != nil {
 		if raw := row.text(e.version); raw != nil {
 			n, err := e.version.parse(raw)
+			if err == nil && n == int64(0) {
+				err = errors.New("a schema of version 0 cannot be written")
+			}
 			if err != nil {
-				return buf, nil, e.version.bad(raw, err)
+				return nil, e.version.bad(raw, err)
 			}
-			if version = int32(n.(int64)); version == 0 {
-				return buf, nil, e.version.bad(raw, errVersion)
-			}
+			version = int32(n.(int64))
 		}
 	}
 	s := e.schema(aggregate, version, payload)
 	values := make([]any, 1, len(s.Fields))
 	values[0] = v
 	if err := required("payload", payload, v); err != nil {
-		return buf, nil, e.payload.bad(row.text(e.payload), err)
+		return nil, e.payload.bad(row.text(e.payload), err)
 	}
 	for i := range e.fields {
 		f := &e.fields[i]
@@ -126,18 +127,16 @@ func (e *envelope) append(buf []byte, topic, aggregate string, row *row, payload
 			err = required(f.field, f.typ.Schema, v)
 		}
 		if err != nil {
-			return buf, nil, f.bad(raw, err)
+			return nil, f.bad(raw, err)
 		}
 		values = append(values, v)
 	}
-	buf, out, err := convert(buf, e.conv, topic, s, values)
+	out, err := row.convert(e.conv, topic, s, values)
 	if err != nil {
-		return buf, nil, &Problem{Rule: ValueValid, Option: optionPlacement, Message: "the envelope: " + err.Error()}
+		return nil, &Problem{Rule: ValueValid, Option: optionPlacement, Message: "the envelope: " + err.Error()}
 	}
-	return buf, out, nil
+	return out, nil
 }
-
-var errVersion = errors.New("a schema of version 0 cannot be written")
 
 // required is the check of Connect's Struct.put.
 func required(field string, s *connect.Schema, v any) error {

@@ -83,35 +83,32 @@ func (r *Router) SetRunID(id string) {
 }
 
 // headersBeforeID adds the header of a changed primary key and the extended headers.
-func (r *Router) headersBeforeID(buf []byte, p *plan, oldKey []any, rec *cdc.Record) ([]byte, *Problem) {
+func (r *Router) headersBeforeID(p *plan, row *row, oldKey []any, rec *cdc.Record) *Problem {
 	if oldKey != nil && !slices.Contains(r.dropped, oldKeyHeader) {
-		var value []byte
-		var problem *Problem
-		if buf, value, problem = p.oldKey.append(buf, rec.Topic, oldKey); problem != nil {
-			return buf, problem
+		value, problem := p.oldKey.convert(row, rec.Topic, oldKey)
+		if problem != nil {
+			return problem
 		}
 		rec.Headers = append(rec.Headers, cdc.Header{Key: oldKeyHeader, Value: value})
 	}
 	if !r.fixed.ready {
-		return buf, &Problem{
+		return &Problem{
 			Rule: OptionValid, Option: "records.extended.headers.enabled", Message: "there is no run id yet for the header " + runIDHeader,
 		}
 	}
 	rec.Headers = append(rec.Headers, r.fixed.context...)
-	return buf, nil
+	return nil
 }
 
 // headersAfterID adds the headers that table.fields.additional.placement names, and inserted ones.
-func (r *Router) headersAfterID(buf []byte, p *plan, row *row, rec *cdc.Record) ([]byte, *Problem) {
+func (r *Router) headersAfterID(p *plan, row *row, rec *cdc.Record) *Problem {
 	for i := range p.headers {
-		h := &p.headers[i]
-		var value []byte
-		var problem *Problem
-		if buf, value, problem = h.append(buf, rec.Topic, row.text(h)); problem != nil {
-			return buf, problem
+		value, problem := p.headers[i].convert(row, rec.Topic)
+		if problem != nil {
+			return problem
 		}
-		rec.Headers = append(rec.Headers, cdc.Header{Key: h.field, Value: value})
+		rec.Headers = append(rec.Headers, cdc.Header{Key: p.headers[i].field, Value: value})
 	}
 	rec.Headers = append(rec.Headers, r.fixed.last...)
-	return buf, nil
+	return nil
 }

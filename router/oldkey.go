@@ -55,22 +55,22 @@ func (k *oldKey) changed(ev *cdc.Event) ([]any, *Problem) {
 	old := make([]any, len(k.columns))
 	for i := range k.columns {
 		c := &k.columns[i]
-		was, is := ev.Old.Values[c.index], ev.Row.Values[c.index]
-		if was.Bytes == nil {
+		before, after := ev.Old.Values[c.index], ev.Row.Values[c.index]
+		if before.Bytes == nil {
 			return nil, c.problem(ValueSent, nil,
 				"the update does not have the old value of column %s of the primary key: the replica identity must contain the primary key", c.name)
 		}
-		v, err := c.value(was.Bytes)
+		v, err := c.value(before.Bytes)
 		if err != nil {
-			return nil, c.bad(was.Bytes, err)
+			return nil, c.bad(before.Bytes, err)
 		}
 		old[i] = v
-		if is.Unchanged || string(was.Bytes) == string(is.Bytes) {
+		if after.Unchanged || string(before.Bytes) == string(after.Bytes) {
 			continue
 		}
-		now, err := c.value(is.Bytes)
+		now, err := c.value(after.Bytes)
 		if err != nil {
-			return nil, c.bad(is.Bytes, err)
+			return nil, c.bad(after.Bytes, err)
 		}
 		differs = differs || !reflect.DeepEqual(v, now) // the numerics 1.0 and 1.00 are one value
 	}
@@ -80,11 +80,11 @@ func (k *oldKey) changed(ev *cdc.Event) ([]any, *Problem) {
 	return old, nil
 }
 
-// append appends the header's value to buf.
-func (k *oldKey) append(buf []byte, topic string, old []any) (grown, out []byte, _ *Problem) {
-	buf, out, err := convert(buf, k.conv, topic, k.schema, old)
+// convert returns the header's value.
+func (k *oldKey) convert(row *row, topic string, old []any) ([]byte, *Problem) {
+	out, err := row.convert(k.conv, topic, k.schema, old)
 	if err != nil {
-		return buf, nil, &Problem{Rule: ValueValid, Option: optionPublish, Message: "header " + oldKeyHeader + ": " + err.Error()}
+		return nil, &Problem{Rule: ValueValid, Option: optionPublish, Message: "header " + oldKeyHeader + ": " + err.Error()}
 	}
-	return buf, out, nil
+	return out, nil
 }

@@ -394,7 +394,7 @@ func TestWhatIsPassedOverIsTold(t *testing.T) {
 	}
 }
 
-func TestAnEventCostsTwoAllocations(t *testing.T) {
+func TestAnEventCostsFewAllocations(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"string": nil,
 		"json":   all(jsonValues, func(c *Config) { c.Key.Converter = Converter{Name: "json"} }),
@@ -418,7 +418,7 @@ func TestAnEventCostsTwoAllocations(t *testing.T) {
 			if _, err := r.Route(ev, &rec); err != nil {
 				t.Fatal(err)
 			}
-		}); n > 2 {
+		}); n > 7 { // the buffer, the headers, the event id, and a string for each text that a converter gets
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}

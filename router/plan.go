@@ -20,7 +20,7 @@ type plan struct {
 	stamp            *column   // nil if the timestamp is the commit time
 	envelope         *envelope // nil if the payload is the value
 	oldKey           *oldKey   // nil if the table has no primary key
-	slack            int       // how many bytes converters added to a record lately
+	slack            int       // how many bytes converters added to the last record
 	problems         []Problem // why no row of this relation can be routed
 }
 
@@ -92,11 +92,6 @@ func (p *plan) size(row *row) int {
 
 // maxSlack bounds the unused part of a record's buffer, because no window counts it.
 const maxSlack = 4 << 10
-
-// learn adapts slack. more is how many bytes the last record had more than its texts.
-func (p *plan) learn(more int) {
-	p.slack = min(max(more, p.slack-p.slack/8, 0), maxSlack)
-}
 
 // The options that name columns.
 const (

@@ -24,9 +24,7 @@ package router
 
 import (
 	"fmt"
-	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/router/internal/connect"
@@ -160,15 +158,14 @@ func (r *Router) changedKey(p *plan, ev *cdc.Event) ([]any, *Problem) {
 // changed.
 func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Problem {
 	// One buffer holds all bytes of the record. Its capacity is the length of the columns' texts
-	// plus what converters added to them lately. If it is too small, append continues in a new
+	// plus what converters added to the last record. If it is too small, append continues in a new
 	// buffer. The old buffer stays valid for the bytes that it has.
 	id := row.text(&p.id)
 	size := p.size(row)
-	buf := make([]byte, 0, size+p.slack)
+	row.buf = make([]byte, 0, size+p.slack)
 	rec.Headers = make([]cdc.Header, 0, 1+len(p.headers)+len(r.fixed.context)+len(r.fixed.last)+min(len(oldKey), 1))
-
-	buf, idHeader, problem := p.id.append(buf, "", id)
-	rec.EventID = p.id.shared(id, idHeader)
+	rec.EventID = string(id)
+	idHeader, problem := p.id.convert(row, "")
 	if problem != nil {
 		return problem
 	}
@@ -176,20 +173,20 @@ func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Probl
 	if problem != nil {
 		return problem
 	}
-	if buf, problem = r.headersBeforeID(buf, p, oldKey, rec); problem != nil {
+	if problem = r.headersBeforeID(p, row, oldKey, rec); problem != nil {
 		return problem
 	}
 	rec.Headers = append(rec.Headers, cdc.Header{Key: "id", Value: idHeader})
-	if buf, rec.Key, problem = p.key.append(buf, rec.Topic, row.text(&p.key)); problem != nil {
+	if rec.Key, problem = p.key.convert(row, rec.Topic); problem != nil {
 		return problem
 	}
-	if buf, rec.Value, problem = r.value(buf, p, row, aggregate, rec); problem != nil {
+	if rec.Value, problem = r.value(p, row, aggregate, rec); problem != nil {
 		return problem
 	}
-	if buf, problem = r.headersAfterID(buf, p, row, rec); problem != nil {
+	if problem = r.headersAfterID(p, row, rec); problem != nil {
 		return problem
 	}
-	p.learn(len(buf) - size)
+	p.slack = min(max(len(row.buf)-size, 0), maxSlack)
 	if problem = p.setPartition(row, rec); problem != nil {
 		return problem
 	}
@@ -199,25 +196,16 @@ func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Probl
 	return row.problem
 }
 
-// shared returns the text of a column as a string. It shares the bytes of what a converter made of
-// the text if both are equal: the bytes of a record never change.
-func (c *column) shared(raw, converted []byte) string {
-	if len(raw) > 0 && c.typ.Text && string(converted) == string(raw) {
-		return unsafe.String(&converted[0], len(converted))
-	}
-	return string(raw)
-}
-
 // refuse is the error of a row with this event id. It leaves in rec the event id and, if it can be
 // found, the key.
 func (p *plan) refuse(ev *cdc.Event, row *row, rec *cdc.Record, id string, problems ...Problem) *RowError {
-	e := &RowError{EventID: strings.Clone(id), Table: p.rel.String(), LSN: ev.LSN, Problems: problems}
+	e := &RowError{EventID: id, Table: p.rel.String(), LSN: ev.LSN, Problems: problems}
 	rec.EventID, rec.Key = id, nil
 	if p.key.index < 0 || p.key.index >= len(row.values) || p.key.typ == nil {
 		return e
 	}
-	row.problem = nil
-	_, key, problem := p.key.append([]byte{}, rec.Topic, row.text(&p.key)) // not nil: an empty key is not a null one
+	row.problem, row.buf = nil, []byte{} // not nil: an empty key is not a null one
+	key, problem := p.key.convert(row, rec.Topic)
 	if e.keyFound = problem == nil && row.problem == nil; e.keyFound {
 		rec.Key = key
 	}

@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
-	"weak"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -432,27 +429,6 @@ func BenchmarkRoute(b *testing.B) {
 			}
 		})
 	}
-}
-
-// A halted relay keeps the error for as long as it lingers.
-func TestAnErrorDoesNotKeepThePayload(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.TopicPrefix, cfg.ExtendedHeaders = "shop", true // and no run id
-	r, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rec cdc.Record
-	_, err = r.Route(insert(outbox, "u-1", "order", "k", "Placed", strings.Repeat("x", 1<<20)), &rec)
-	if err == nil || rec.EventID != "u-1" {
-		t.Fatalf("error %v for event %q", err, rec.EventID)
-	}
-	payload := weak.Make(unsafe.StringData(rec.EventID))
-	rec = cdc.Record{}
-	if runtime.GC(); payload.Value() != nil {
-		t.Errorf("the payload is in memory as long as the error %q", err)
-	}
-	runtime.KeepAlive(err)
 }
 
 // Options name fields, whose names may be adjusted. Who reads the table needs the names that its columns have.

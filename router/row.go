@@ -6,12 +6,14 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/router/internal/connect"
 )
 
 // A row is the values that a record is made of.
 type row struct {
 	values   []cdc.Value
 	relation *cdc.Relation
+	buf      []byte // the bytes of the record so far
 
 	// The rest is for updates. The WAL does not have the large values that an update did not
 	// change.
@@ -31,6 +33,18 @@ func (r *row) text(c *column) []byte {
 		return r.old.Values[c.index].Bytes // the replica identity is the whole row
 	}
 	return r.placeholder(c)
+}
+
+// convert appends to the row's buffer the bytes that a converter makes of a value, and returns them. It returns nil if
+// Kafka gets a null.
+func (r *row) convert(conv connect.Converter, topic string, s *connect.Schema, v any) ([]byte, error) {
+	start := len(r.buf)
+	out, null, err := conv.Append(r.buf, topic, s, v)
+	if err != nil || null {
+		return nil, err
+	}
+	r.buf = out
+	return out[start:len(out):len(out)], nil
 }
 
 // Type OIDs of Postgres' catalog (pg_type.dat). They never change.

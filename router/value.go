@@ -7,37 +7,32 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// value appends the record's value to buf. The value is the payload or an envelope around it.
-func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc.Record) (grown, out []byte, _ *Problem) {
+// value returns the record's value: the payload or an envelope around it.
+func (r *Router) value(p *plan, row *row, aggregate string, rec *cdc.Record) ([]byte, *Problem) {
 	c := &p.payload
 	raw := row.text(c)
-	if c.typ.Text && raw != nil && r.expander == nil && p.envelope == nil { // the fast path: no value is made
-		if r.cfg.Tombstone && connect.Blank(raw) {
-			return buf, nil, nil
-		}
-		return c.append(buf, rec.Topic, raw)
-	}
 	v, err := c.value(raw)
 	if err != nil {
-		return buf, nil, c.bad(raw, err)
+		return nil, c.bad(raw, err)
 	}
 	schema := c.typ.Schema
 	if r.expander != nil {
 		schema, v = r.expanded(p, schema, v, rec.EventID)
 	}
 	if text, isText := v.(string); r.cfg.Tombstone && (v == nil || isText && connect.Blank(text)) {
-		return buf, nil, nil
+		return nil, nil
 	}
 	if p.envelope != nil {
 		if schema == nil { // the document [] has no schema
 			schema = c.typ.Schema
 		}
-		return p.envelope.append(buf, rec.Topic, aggregate, row, schema, v)
+		return p.envelope.convert(row, rec.Topic, aggregate, schema, v)
 	}
-	if buf, out, err = convert(buf, c.conv, rec.Topic, schema, v); err != nil {
-		return buf, nil, c.bad(raw, err)
+	out, err := row.convert(c.conv, rec.Topic, schema, v)
+	if err != nil {
+		return nil, c.bad(raw, err)
 	}
-	return buf, out, nil
+	return out, nil
 }
 
 // expanded is the payload with table.expand.json.payload. A payload that cannot be expanded stays

@@ -24,17 +24,13 @@ func (byteArray) Append(dst []byte, _ string, s *Schema, v any) (out []byte, nul
 	}
 }
 
-func (c byteArray) AppendText(dst []byte, topic string, s *Schema, _ []byte) (out []byte, null bool, err error) {
-	return c.Append(dst, topic, s, "")
-}
-
 // NewBinary returns Debezium's BinaryDataConverter. It writes bytes as they are. The delegate
 // (delegate.converter.type) writes other values; without a delegate they are errors.
-func NewBinary(delegate Converter) Converter { return &binary{delegate: delegate} }
+func NewBinary(delegate Converter) Converter { return binary{delegate} }
 
 type binary struct{ delegate Converter }
 
-func (c *binary) Append(dst []byte, topic string, s *Schema, v any) (out []byte, null bool, err error) {
+func (c binary) Append(dst []byte, topic string, s *Schema, v any) (out []byte, null bool, err error) {
 	if s == nil || s.Type == Bytes {
 		switch v := v.(type) {
 		case nil:
@@ -55,11 +51,4 @@ func (c *binary) Append(dst []byte, topic string, s *Schema, v any) (out []byte,
 		return dst, false, throw("A %s of type '%s' requires a delegate.converter.type to be configured", topic, text)
 	}
 	return c.delegate.Append(dst, topic, s, v)
-}
-
-func (c *binary) AppendText(dst []byte, topic string, s *Schema, text []byte) (out []byte, null bool, err error) {
-	if c.delegate != nil {
-		return c.delegate.AppendText(dst, topic, s, text)
-	}
-	return c.Append(dst, topic, s, string(text))
 }

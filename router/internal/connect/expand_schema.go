@@ -141,7 +141,7 @@ func (x *expansion) below(path, name string) (string, error) {
 }
 
 // Blank is Java's String.trim().isEmpty(): the text has no character above the space.
-func Blank[T string | []byte](text T) bool {
+func Blank(text string) bool {
 	for i := range len(text) {
 		if text[i] > ' ' {
 			return false

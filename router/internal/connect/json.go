@@ -49,23 +49,6 @@ func (c *jsonConverter) Append(dst []byte, _ string, s *Schema, v any) (out []by
 	return out, false, nil
 }
 
-func (c *jsonConverter) AppendText(dst []byte, topic string, s *Schema, text []byte) (out []byte, null bool, err error) {
-	if s != nil && (s.Type != String || logical(s)) {
-		return c.Append(dst, topic, s, string(text))
-	}
-	out = dst
-	if c.o.Schemas {
-		if out, err = c.appendEnvelope(dst, s); err != nil {
-			return dst, false, err
-		}
-	}
-	out = appendJSONString(out, text)
-	if c.o.Schemas {
-		out = append(out, '}')
-	}
-	return out, false, nil
-}
-
 // appendEnvelope appends the text before the payload.
 func (c *jsonConverter) appendEnvelope(dst []byte, s *Schema) ([]byte, error) {
 	if s == nil {

@@ -23,7 +23,7 @@ var plain = func() (t [utf8.RuneSelf]bool) {
 // appendJSONString appends s as a JSON string with the escapes that Jackson writes. Control
 // characters have the short escapes or \u001F. A character above U+FFFF has a pair of \u escapes.
 // Bytes that are not UTF-8 become U+FFFD, as in Java.
-func appendJSONString[T string | []byte](dst []byte, s T) []byte {
+func appendJSONString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0 // of what was not yet appended
 	for i := 0; i < len(s); {
@@ -38,7 +38,7 @@ func appendJSONString[T string | []byte](dst []byte, s T) []byte {
 			start = i
 			continue
 		}
-		r, n := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
+		r, n := utf8.DecodeRuneInString(s[i:])
 		switch {
 		case r == utf8.RuneError && n == 1:
 			dst = append(dst, s[start:i]...)

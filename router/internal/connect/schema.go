@@ -98,11 +98,8 @@ const (
 type Converter interface {
 	// Append appends the bytes of v to dst. If null is true, Kafka gets a null, and out is dst. An
 	// error says why Connect cannot convert the value either. topic is the topic of the record,
-	// which Connect's messages name. A nil schema is only for nil and for a string.
+	// which Connect's messages name. A nil schema is only for nil and for a string. Append does not keep v.
 	Append(dst []byte, topic string, s *Schema, v any) (out []byte, null bool, err error)
-	// AppendText does what Append does with string(text). The caller needs neither a string nor an
-	// interface value. AppendText does not keep text.
-	AppendText(dst []byte, topic string, s *Schema, text []byte) (out []byte, null bool, err error)
 }
 
 // An Unscaled is a decimal number: Value / 10^Scale, a java.math.BigDecimal.

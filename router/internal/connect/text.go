@@ -32,10 +32,6 @@ func (c stringConverter) Append(dst []byte, _ string, s *Schema, v any) (out []b
 	return questionMarks(out, len(dst)), false, nil
 }
 
-func (stringConverter) AppendText(dst []byte, _ string, _ *Schema, text []byte) (out []byte, null bool, err error) {
-	return append(dst, text...), false, nil
-}
-
 // A style is a way to write values as text: as Java's toString, or as Connect's Values.append.
 type style struct {
 	comma, colon string // between the elements of a list or map; between a key and its value
