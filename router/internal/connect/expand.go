@@ -39,18 +39,19 @@ type ExpandOptions struct {
 //  4. Objects in one array have different members. Debezium merges them in the order of the hash
 //     set. Here they have the order in which they first appear in the document.
 //  5. Objects in one array have members with the same name that are objects with different members,
-//     or arrays of such objects. Debezium loses all members that the first object does not have. In
-//     an array of arrays, Debezium uses only the first inner array, and stops if the types differ.
+//     or arrays of such objects. Debezium loses all members that the first object does not have.
 //     Here they are merged like other objects.
 //  6. An array has nulls and objects with different members. Debezium stops. Here the elements are
 //     optional.
-//  7. field.name.adjustment.mode changes the name of a member. Debezium looks the value up under the
+//  7. An array of arrays has a value that the schema of its first array does not have. Debezium
+//     loses it or stops. Here the document stays text.
+//  8. field.name.adjustment.mode changes the name of a member. Debezium looks the value up under the
 //     new name and writes null. Here the member has its value. If two members of an object get the
 //     same name, the document stays text.
-//  8. The merged value would have more than about 16 MiB plus four times the document, because the
+//  9. The merged value would have more than about 16 MiB plus four times the document, because the
 //     objects of an array have very different members or long, deep names. Debezium writes it or
 //     runs out of memory. Here the document stays text.
-//  9. The value has more than 1000 levels. Debezium stops. Here it is written.
+//  10. The value has more than 1000 levels. Debezium stops. Here it is written.
 //
 // With ExpandOptions.Text, a document on which Debezium stops stays text. Several goroutines may
 // use an Expander.
@@ -68,57 +69,52 @@ func (e *Expander) Expand(text string) (s *Schema, v any, err error) {
 	return s, v, err
 }
 
-// A difference is a set of the points in the comment of Expander.
-type difference uint16
+// A fidelity says how much of an expansion is Debezium's.
+type fidelity uint8
 
-func point(number int) difference { return 1 << number }
+const (
+	exact     fidelity = iota
+	reordered          // the members have another order
+	repaired           // Debezium fails, can fail, or loses members
+)
 
-// fatal are the points where Debezium's converter fails, or can fail.
-var fatal = point(1) | point(2) | point(3) | point(5) | point(6)
-
-var errNotExpandable = errors.New("it does not begin with { or [")
-
-func (e *Expander) expand(text string) (s *Schema, v any, f difference, err error) {
-	if text == "" || text[0] != '{' && text[0] != '[' {
-		return nil, nil, 0, errNotExpandable
-	}
+func (e *Expander) expand(text string) (s *Schema, v any, f fidelity, err error) {
 	doc, err := parseJSON(text)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, nil, exact, err
 	}
 	x := expansion{o: &e.o, work: 16<<20 + 4*len(text)}
 	if s, err = x.infer(e.o.Payload, &doc); err != nil {
-		return nil, nil, x.differs, err
+		return nil, nil, x.fidelity, err
 	}
 	if s == nil {
-		return nil, text, x.differs, nil
+		return nil, text, x.fidelity, nil
 	}
 	if doc.kind == array {
-		x.differs |= point(1)
+		x.fidelity = repaired
 	}
 	if v, err = x.value(&doc, s); err != nil {
-		return nil, nil, x.differs, err
+		return nil, nil, x.fidelity, err
 	}
-	if e.o.Text && x.differs&fatal != 0 {
-		return nil, nil, x.differs, errors.New("Debezium cannot expand it") //nolint:staticcheck // a name
+	if e.o.Text && x.fidelity == repaired {
+		return nil, nil, x.fidelity, errors.New("Debezium cannot expand it") //nolint:staticcheck // a name
 	}
-	return s, v, x.differs, nil
+	return s, v, x.fidelity, nil
 }
 
 // An expansion is the work on one document.
 type expansion struct {
-	o       *ExpandOptions
-	work    int // how many more bytes of JSON may be made, roughly
-	differs difference
+	o        *ExpandOptions
+	work     int // how many more bytes of JSON may be made, roughly
+	fidelity fidelity
 
-	fields map[*Schema]map[string]int // of large structs, the indexes of their fields
+	fields map[*Schema]map[string]int // of structs, the indexes of their fields
 	paths  map[[2]string]string       // of members, by the path of their object and their name
 }
 
 // spend takes n from the amount of work that is left.
 func (x *expansion) spend(n int) error {
 	if x.work -= n; x.work < 0 {
-		x.differs |= point(8)
 		return errors.New("its objects have too many different members, or names that are too long, to be merged")
 	}
 	return nil
@@ -136,7 +132,7 @@ func (x *expansion) spendFields(fields []Field) error {
 // value returns the value of n for the schema s, which must cover it.
 func (x *expansion) value(n *node, s *Schema) (any, error) {
 	switch {
-	case n.kind == null:
+	case n.kind == null && s.Optional:
 		return nil, nil
 	case n.kind == text && s.Type == String:
 		return n.text, nil
@@ -144,7 +140,7 @@ func (x *expansion) value(n *node, s *Schema) (any, error) {
 		return n.int != 0, nil
 	case n.kind == double && s.Type == Float64:
 		return n.double, nil
-	case n.kind == integer && (s.Type == Int32 || s.Type == Int64):
+	case n.kind == integer && (s.Type == Int64 || s.Type == Int32 && int64(int32(n.int)) == n.int):
 		return n.int, nil
 	case n.kind == array && s.Type == Array:
 		list := make([]any, len(n.members))
@@ -159,7 +155,7 @@ func (x *expansion) value(n *node, s *Schema) (any, error) {
 	case n.kind == object && s.Type == Struct:
 		return x.structValue(n, s)
 	}
-	x.differs |= point(3)
+	x.fidelity = repaired
 	return nil, fmt.Errorf("a value in it is both %s and %s", n.kind, s.Type)
 }
 
@@ -180,8 +176,13 @@ func (x *expansion) structValue(n *node, s *Schema) (any, error) {
 			found = x.field(s, name)
 		}
 		next = found + 1
-		if found < 0 || m.node.empty() && (values[found] != nil || name != m.name && s.Fields[found].Schema.Type != Array) {
-			continue // the options drop it
+		dropped := m.node.empty() && !x.o.EmptyStrings // by the options, unless another object has elements for the field
+		switch {
+		case found < 0 && !dropped:
+			x.fidelity = repaired
+			return nil, fmt.Errorf("the arrays of an array in it do not all have the member %q", m.name)
+		case found < 0, dropped && (values[found] != nil || name != m.name && s.Fields[found].Schema.Type != Array):
+			continue
 		}
 		v, err := x.value(&m.node, s.Fields[found].Schema)
 		if err != nil {
@@ -194,27 +195,25 @@ func (x *expansion) structValue(n *node, s *Schema) (any, error) {
 
 // field returns the index of a field, or -1.
 func (x *expansion) field(s *Schema, name string) int {
-	if len(s.Fields) <= 16 {
-		for i := range s.Fields {
-			if s.Fields[i].Name == name {
-				return i
-			}
-		}
-		return -1
-	}
 	at := x.fields[s]
 	if at == nil {
 		if x.fields == nil {
 			x.fields = make(map[*Schema]map[string]int)
 		}
-		at = make(map[string]int, len(s.Fields))
-		for i := range s.Fields {
-			at[s.Fields[i].Name] = i
-		}
+		at = indexes(s.Fields)
 		x.fields[s] = at
 	}
 	if i, there := at[name]; there {
 		return i
 	}
 	return -1
+}
+
+// indexes are the places of fields by their names.
+func indexes(fields []Field) map[string]int {
+	at := make(map[string]int, len(fields))
+	for i := range fields {
+		at[fields[i].Name] = i
+	}
+	return at
 }

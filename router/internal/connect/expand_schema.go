@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The schemas of values without members. The last four have no type yet. Any type replaces them.
+// The schemas of values without members. The last two have no type yet. Any type replaces them.
 var (
 	expandedString  = &Schema{Type: String, Optional: true, passing: true}
 	expandedBoolean = &Schema{Type: Boolean, Optional: true, passing: true}
@@ -14,24 +14,10 @@ var (
 	expandedDouble  = &Schema{Type: Float64, Optional: true, passing: true}
 	expandedNull    = &Schema{Type: Bytes, Optional: true, passing: true}  // of null, with NullBytes
 	expandedEmpty   = &Schema{Type: String, Optional: true, passing: true} // of the elements of an empty array, with EmptyStrings
-	expandedNulls   = &Schema{Type: Bytes, Optional: true, passing: true}  // of elements that are all null; another schema replaces it
-	expandedNothing = &Schema{Type: Bytes, Optional: true, passing: true}  // of an array without elements; another schema replaces it
 )
 
-// unknown returns how little is known about s, and 0 if its type is known.
-func unknown(s *Schema) int {
-	switch s {
-	case expandedNull, expandedEmpty:
-		return 1
-	case expandedNulls:
-		return 2
-	case expandedNothing:
-		return 3
-	}
-	return 0
-}
-
-var errBigInteger = errors.New("an integer in it does not fit in 64 bits")
+// unknown reports whether s has no type yet.
+func unknown(s *Schema) bool { return s == expandedNull || s == expandedEmpty }
 
 // infer returns the schema of n, or nil if the options drop n. path is the name of the schema with
 // dots, or "".
@@ -47,8 +33,7 @@ func (x *expansion) infer(path string, n *node) (*Schema, error) {
 		}
 		return expandedInt64, nil
 	case bigInteger:
-		x.differs |= point(2)
-		return nil, errBigInteger
+		return nil, errors.New("an integer in it does not fit in 64 bits")
 	case double:
 		return expandedDouble, nil
 	case null:
@@ -63,7 +48,7 @@ func (x *expansion) infer(path string, n *node) (*Schema, error) {
 			}
 			return nil, nil
 		}
-		elem, err := x.inferElements(path, n, false)
+		elem, err := x.inferElements(path, n)
 		if err != nil {
 			return nil, err
 		}
@@ -84,9 +69,6 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 	for i := range n.members {
 		m := &n.members[i]
 		name := x.o.FieldNames.Adjust(m.name)
-		if name != m.name && m.node.kind != null && !(m.node.empty() && !x.o.EmptyStrings) {
-			x.differs |= point(7)
-		}
 		var below string
 		var err error
 		if m.node.kind == object || m.node.kind == array {
@@ -109,7 +91,6 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 				adjusted = make(map[string]bool, len(n.members))
 			}
 			if adjusted[name] {
-				x.differs |= point(7)
 				return nil, fmt.Errorf("two members of one object in it become %s", name)
 			}
 			adjusted[name] = true
@@ -151,9 +132,7 @@ func Blank(text string) bool {
 }
 
 // inferElements returns the one schema of all elements of an array, which must not be empty.
-// lenient means that Debezium does not look at the elements, because it has a schema from
-// elsewhere.
-func (x *expansion) inferElements(path string, n *node, lenient bool) (*Schema, error) {
+func (x *expansion) inferElements(path string, n *node) (*Schema, error) {
 	var sample *node
 	nulls := false
 	for i := range n.members {
@@ -168,16 +147,16 @@ func (x *expansion) inferElements(path string, n *node, lenient bool) (*Schema, 
 		}
 	}
 	switch {
-	case sample == nil && lenient:
-		return expandedNulls, nil
 	case sample == nil && x.o.NullBytes:
 		return expandedNull, nil
 	case sample == nil:
 		return nil, errors.New("an array in it has only nulls")
 	case sample.kind == object:
 		return x.inferObjects(path, n, nulls)
-	case sample.kind == array:
-		return x.inferArrays(n, lenient)
+	case sample.kind == array && sample.empty() && !x.o.EmptyStrings:
+		return nil, errors.New("an array in it has an empty array as its first element")
+	case sample.kind == array: // Debezium looks at the first one only
+		return x.infer("", sample)
 	}
 	for i := range n.members { // Debezium takes a big integer for a double at first
 		if n.members[i].node.kind == bigInteger {
@@ -224,7 +203,7 @@ func (x *expansion) inferObjects(path string, n *node, nulls bool) (*Schema, err
 		if all == nil {
 			all = newMerged(first)
 		}
-		x.differs |= point(4)
+		x.fidelity = max(x.fidelity, reordered)
 		if err := x.mergeInto(all, s); err != nil {
 			return nil, err
 		}
@@ -234,48 +213,9 @@ func (x *expansion) inferObjects(path string, n *node, nulls bool) (*Schema, err
 	}
 	// Debezium's merged schemas are not optional.
 	if all.schema.Optional = nulls; nulls {
-		x.differs |= point(6)
+		x.fidelity = repaired
 	}
 	return all.schema, nil
-}
-
-// inferArrays merges the schemas of the arrays in an array. Debezium takes the first one that is
-// not null.
-func (x *expansion) inferArrays(n *node, lenient bool) (*Schema, error) {
-	var s *Schema
-	for i := range n.members {
-		elem := &n.members[i].node
-		if elem.kind == null {
-			continue
-		}
-		var of *Schema
-		var err error
-		switch {
-		case s != nil || lenient:
-			if elem.empty() {
-				of = expandedNothing
-			} else if of, err = x.inferElements("", elem, true); err != nil {
-				x.differs |= point(5)
-				return nil, err
-			}
-			of = arrayOf(of)
-		default:
-			if of, err = x.infer("", elem); err != nil {
-				return nil, err
-			}
-			if of == nil {
-				return nil, errors.New("an array in it has an empty array as its first element")
-			}
-		}
-		if s == nil {
-			s = of
-			continue
-		}
-		if s, err = x.merge(s, of); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
 }
 
 // A merged is the schema of a struct while fields are added to it.
@@ -285,12 +225,8 @@ type merged struct {
 }
 
 func newMerged(s *Schema) *merged {
-	m := &merged{schema: &Schema{Type: Struct, Name: s.Name, Optional: s.Optional, passing: true}, at: make(map[string]int, len(s.Fields))}
-	m.schema.Fields = append(m.schema.Fields, s.Fields...)
-	for i, f := range s.Fields {
-		m.at[f.Name] = i
-	}
-	return m
+	fields := append([]Field(nil), s.Fields...)
+	return &merged{schema: &Schema{Type: Struct, Name: s.Name, Optional: s.Optional, Fields: fields, passing: true}, at: indexes(fields)}
 }
 
 func (x *expansion) mergeInto(m *merged, s *Schema) error {
@@ -318,10 +254,10 @@ func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 	switch {
 	case a == b:
 		return a, nil
-	case unknown(a) < unknown(b):
-		return x.optional(a, b), nil
-	case unknown(a) > 0:
-		return x.optional(b, a), nil
+	case unknown(a) && (b.Optional || a == expandedEmpty):
+		return b, nil
+	case unknown(b) && (a.Optional || b == expandedEmpty):
+		return a, nil
 	case a.Type == Struct && b.Type == Struct:
 		if equal(a, b) {
 			return a, nil
@@ -329,36 +265,21 @@ func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 		if err := x.spendFields(a.Fields); err != nil {
 			return nil, err
 		}
-		x.differs |= point(5)
+		x.fidelity = repaired
 		m := newMerged(a)
 		m.schema.Optional = a.Optional || b.Optional
 		return m.schema, x.mergeInto(m, b)
 	case a.Type == Array && b.Type == Array:
-		if a.Elem != b.Elem && (unknown(a.Elem) > 0 || unknown(b.Elem) == 1) {
-			x.differs |= point(5)
-		}
 		elem, err := x.merge(a.Elem, b.Elem)
-		if err != nil || elem == a.Elem {
-			return a, err
+		if elem != a.Elem || elem != b.Elem {
+			x.fidelity = repaired
 		}
-		return arrayOf(elem), nil
+		return arrayOf(elem), err
 	case a == expandedInt32 && b == expandedInt64, a == expandedInt64 && b == expandedInt32:
-		x.differs |= point(3)
+		x.fidelity = repaired
 		return expandedInt64, nil
 	}
-	x.differs |= point(3)
 	return nil, fmt.Errorf("it is both %s and %s", a.Type, b.Type)
-}
-
-// optional returns s. If the values of the unknown schema other are null, it returns s as optional.
-func (x *expansion) optional(s, other *Schema) *Schema {
-	if s.Optional || other == expandedNothing || other == expandedEmpty {
-		return s
-	}
-	x.differs |= point(6)
-	o := *s
-	o.Optional = true
-	return &o
 }
 
 // equal compares two schemas as ConnectSchema.equals does, as far as these schemas need.

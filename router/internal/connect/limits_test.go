@@ -44,7 +44,7 @@ func TestLimitsOfJackson(t *testing.T) {
 	var asked []string
 	for _, c := range cases {
 		s, v, f, err := NewExpander(ExpandOptions{Payload: "payload"}).expand(c.text)
-		if (err == nil) != c.expands || f != 0 {
+		if (err == nil) != c.expands || f != exact {
 			t.Errorf("%s: expanded %v, %s (%.100v)", c.name, err == nil, f, err)
 		}
 		if err == nil {
@@ -89,9 +89,9 @@ func TestExpansionIsBounded(t *testing.T) {
 	}
 	names.WriteString(`{}]}`)
 	path := strings.Repeat(`{"`+strings.Repeat("x", 1000)+`":`, 999) + "1" + strings.Repeat("}", 999)
-	for _, text := range []string{b.String(), deep, `[[[{"x":1}],` + strings.TrimSuffix(strings.TrimPrefix(deep, `{"a":`), "}") + `]]`, names.String(), path} {
-		if _, _, f, err := NewExpander(ExpandOptions{Payload: "payload"}).expand(text); err == nil || f&point(8) == 0 {
-			t.Errorf("%.40s… is expanded, %s, %v", text, f, err)
+	for _, text := range []string{b.String(), deep, names.String(), path} {
+		if _, _, err := NewExpander(ExpandOptions{Payload: "payload"}).Expand(text); err == nil || !strings.Contains(err.Error(), "too many different members") {
+			t.Errorf("%.40s… is expanded, %v", text, err)
 		}
 	}
 }
