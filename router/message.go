@@ -8,10 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/walpost/walpost/cdc"
@@ -120,38 +120,44 @@ func (m *messages) read(content []byte) (first *Problem) {
 	unreadable := func(why string) *Problem {
 		return (&column{}).problem(ContentValid, content, "the content of the message %s", why)
 	}
-	var syntax *json.SyntaxError
+	start := bytes.TrimLeft(content, " \t\r\n")
 	switch {
 	case !utf8.Valid(content):
 		return unreadable("is not UTF-8")
-	case len(bytes.TrimLeft(content, jsonSpace)) == 0:
+	case len(start) == 0:
 		return unreadable("is empty")
-	case bytes.TrimLeft(content, jsonSpace)[0] != '{':
+	case start[0] != '{':
 		return unreadable("is not a JSON object")
-	case !json.Valid(content):
-		why := "is not JSON"
-		if err := json.Unmarshal(content, new(json.RawMessage)); errors.As(err, &syntax) {
-			why += ": " + err.Error() + " (at byte " + strconv.FormatInt(syntax.Offset, 10) + ")"
+	}
+	if err := json.Unmarshal(content, new(json.RawMessage)); err != nil {
+		why := "is not JSON: " + err.Error()
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+			why += fmt.Sprintf(" (at byte %d)", syntax.Offset)
 		}
 		return unreadable(why)
 	}
-	eachField(content, func(name, value []byte) {
-		text, err := unquote(name)
-		i := m.rel.Index(string(text))
-		if i < 0 || err != nil {
-			return // as a column that no option names
+	dec := json.NewDecoder(bytes.NewReader(content))
+	_, _ = dec.Token() // the bracket: from here on there are no errors, because the text is valid
+	for dec.More() {
+		name, _ := dec.Token()
+		var value json.RawMessage
+		_ = dec.Decode(&value)
+		i := m.rel.Index(fmt.Sprint(name))
+		if i < 0 {
+			continue // as a column that no option names
 		}
 		var problem *Problem
+		var err error
 		if m.seen[i] {
-			problem = m.bad(i, value, "the message has the field %q twice", text)
+			problem = m.bad(i, value, "the message has the field %q twice", name)
 		} else if m.event.Row.Values[i].Bytes, err = convertField(m.rel.Columns[i].TypeOID, value); err != nil {
-			problem = m.bad(i, value, "field %q %s", text, err)
+			problem = m.bad(i, value, "field %q %s", name, err)
 		}
 		m.seen[i] = true
 		if first == nil {
 			first = problem
 		}
-	})
+	}
 	return first
 }
 
@@ -197,90 +203,24 @@ func convertField(oid uint32, value []byte) ([]byte, error) {
 	return text, nil
 }
 
-const jsonSpace = " \t\r\n"
-
-// eachField calls each for every field of a JSON object, which must be valid, with the name and the
-// value as they stand in the object.
-func eachField(object []byte, each func(name, value []byte)) {
-	b := bytes.TrimLeft(object, jsonSpace)[1:]
-	for {
-		b = bytes.TrimLeft(b, jsonSpace+",")
-		if b[0] == '}' {
-			return
-		}
-		name := b[:valueEnd(b)]
-		b = bytes.TrimLeft(b[len(name):], jsonSpace+":")
-		value := b[:valueEnd(b)]
-		each(name, value)
-		b = b[len(value):]
-	}
-}
-
-// valueEnd returns the length of the JSON value that b begins with.
-func valueEnd(b []byte) int {
-	depth := 0
-	for i := 0; ; i++ {
-		switch b[i] {
-		case '"':
-			for i++; b[i] != '"'; i++ {
-				if b[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			depth++
-			continue
-		case '}', ']':
-			depth--
-		default: // a part of a value that contains others, or of a number or a word
-			if depth == 0 {
-				return i + bytes.IndexAny(b[i:], jsonSpace+",}")
-			}
-			continue
-		}
-		if depth == 0 {
-			return i + 1
-		}
-	}
-}
+// escape matches an escape in a JSON string. Its group is half of a surrogate pair.
+var escape = regexp.MustCompile(`(?i)\\(?:ud[89ab]..\\ud[c-f]..|(ud[89a-f]..)|.)`)
 
 // unquote returns the text of a valid JSON string. Postgres has no text with the character U+0000, and
-// none with half of a surrogate pair. The text shares the bytes of the string if possible.
+// none with half of a surrogate pair.
 func unquote(quoted []byte) ([]byte, error) {
-	inner := quoted[1 : len(quoted)-1]
-	if bytes.IndexByte(inner, '\\') < 0 {
-		return inner, nil
-	}
-	for s := string(inner); ; {
-		_, rest, found := strings.Cut(s, `\`)
-		if !found {
-			break
-		}
-		if s = rest[1:]; rest[0] != 'u' {
-			continue
-		}
-		unit := hexUnit(s)
-		s = s[4:]
-		if utf16.IsSurrogate(unit) {
-			if low, isPair := strings.CutPrefix(s, `\u`); isPair && utf16.DecodeRune(unit, hexUnit(low)) != utf8.RuneError {
-				s = low[4:]
-				continue
-			}
-			return nil, errors.New("has half of a surrogate pair, which is not a character")
-		}
-		if unit == 0 {
-			return nil, errors.New("has the character U+0000, which no text in Postgres can have")
-		}
-	}
 	var text string
-	err := json.Unmarshal(quoted, &text)
-	return []byte(text), err
-}
-
-// hexUnit reads the four hexadecimal digits that s begins with.
-func hexUnit(s string) rune {
-	n, _ := strconv.ParseUint(s[:4], 16, 16) // valid JSON has them
-	return rune(n)
+	if err := json.Unmarshal(quoted, &text); err != nil {
+		return nil, err
+	}
+	isHalf := func(m [][]byte) bool { return m[1] != nil }
+	switch {
+	case strings.Contains(text, "\x00"):
+		return nil, errors.New("has the character U+0000, which no text in Postgres can have")
+	case strings.Contains(text, "\uFFFD") && slices.ContainsFunc(escape.FindAllSubmatch(quoted, -1), isHalf):
+		return nil, errors.New("has half of a surrogate pair, which is not a character")
+	}
+	return []byte(text), nil
 }
 
 // has reports whether the present message has the field of a column.
