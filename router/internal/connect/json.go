@@ -154,7 +154,7 @@ func (c *jsonConverter) appendLogical(dst []byte, s *Schema, v any) ([]byte, err
 			return dst, errShape(s, v)
 		}
 		if c.o.NumericDecimals {
-			return u.Append(dst), nil
+			return append(dst, u.String()...), nil
 		}
 		scale, err := decimalScale(s)
 		if err != nil {

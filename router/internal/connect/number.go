@@ -1,10 +1,12 @@
 package connect
 
 import (
+	"fmt"
 	"math"
 	"math/big"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // appendDouble appends the text of Java's Double.toString: the shortest digits that read back as f.
@@ -111,40 +113,36 @@ func positional(dst []byte, start int) []byte {
 	return append(dst, digits[exponent+1:]...)
 }
 
+// split returns the sign and the digits of the unscaled value.
+func (u *Unscaled) split() (sign, digits string) {
+	digits, negative := strings.CutPrefix(u.Value.String(), "-")
+	if negative {
+		sign = "-"
+	}
+	return sign, digits
+}
+
+// Plain is java.math.BigDecimal.toPlainString, for a scale that is not negative.
+func (u *Unscaled) Plain() string {
+	sign, digits := u.split()
+	digits = strings.Repeat("0", max(int(u.Scale)+1-len(digits), 0)) + digits
+	point := len(digits) - int(u.Scale)
+	return strings.TrimSuffix(sign+digits[:point]+"."+digits[point:], ".")
+}
+
 // String is java.math.BigDecimal.toString. It has an exponent if the scale is negative, or if more
 // than five zeros would follow the point.
-func (u *Unscaled) String() string { return string(u.Append(nil)) }
-
-// Append appends the text of String to dst.
-func (u *Unscaled) Append(dst []byte) []byte {
-	start := len(dst)
-	dst = u.Value.Append(dst, 10)
-	if u.Scale == 0 {
-		return dst
+func (u *Unscaled) String() string {
+	sign, digits := u.split()
+	exponent := int64(len(digits)) - 1 - int64(u.Scale)
+	if u.Scale == 0 || u.Scale > 0 && exponent >= -6 {
+		return u.Plain()
 	}
-	if dst[start] == '-' {
-		start++
-	}
-	digits := len(dst) - start
-	exponent := int64(digits) - 1 - int64(u.Scale)
-	if u.Scale > 0 && exponent >= -6 {
-		zeros := int(u.Scale) - digits + 1 // before the digits, so that one stands before the point
-		if zeros > 0 {
-			dst = slices.Insert(dst, start, []byte("00000000")[:zeros]...)
-		}
-		return slices.Insert(dst, len(dst)-int(u.Scale), '.')
-	}
-	if digits > 1 {
-		dst = slices.Insert(dst, start+1, '.')
-	}
+	text := strings.TrimSuffix(sign+digits[:1]+"."+digits[1:], ".")
 	if exponent != 0 {
-		dst = append(dst, 'E')
-		if exponent > 0 {
-			dst = append(dst, '+')
-		}
-		dst = strconv.AppendInt(dst, exponent, 10)
+		text += fmt.Sprintf("E%+d", exponent)
 	}
-	return dst
+	return text
 }
 
 // TwosComplement is Java's BigInteger.toByteArray: the fewest bytes with a sign bit, big-endian.

@@ -159,3 +159,20 @@ func element(s []byte, unescaped *[]byte) (item []byte, is itemKind, rest []byte
 	}
 	return item, isValue, s[end:], len(item) > 0 && bytes.IndexByte(item, '"') < 0
 }
+
+// unquote appends to b the text between the quote at the start of s and the next one, without its
+// backslashes.
+func unquote(s, b []byte) (text, rest []byte, ok bool) {
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '"':
+			return b, s[i+1:], true
+		case '\\':
+			if i++; i == len(s) {
+				return nil, nil, false
+			}
+		}
+		b = append(b, s[i])
+	}
+	return nil, nil, false
+}

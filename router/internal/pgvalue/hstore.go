@@ -1,9 +1,12 @@
 package pgvalue
 
 import (
-	"bytes"
-	"sort"
+	"cmp"
+	"maps"
+	"slices"
 	"unicode/utf16"
+
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/walpost/walpost/router/internal/connect"
 )
@@ -32,64 +35,22 @@ func hstore(m Modes) *representation {
 }
 
 // readHStore reads a text such as `"a"=>"1", "b"=>NULL`. The entries have the order of Java's
-// HashMap.
+// HashMap, into which they come in the order of Postgres.
 func readHStore(raw []byte) ([]connect.Entry, error) {
-	var entries []connect.Entry
-	for s := raw; len(s) > 0; {
-		key, rest, ok := quoted(s)
-		if !ok || !bytes.HasPrefix(rest, []byte("=>")) {
-			return nil, noValue(raw, "hstore")
-		}
+	var pairs pgtype.Hstore
+	if err := pairs.Scan(string(raw)); err != nil {
+		return nil, noValue(raw, "hstore")
+	}
+	entries := make([]connect.Entry, 0, len(pairs))
+	for _, key := range slices.SortedFunc(maps.Keys(pairs), func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }) {
 		e := connect.Entry{Key: key}
-		if s = rest[2:]; bytes.HasPrefix(s, []byte("NULL")) {
-			s = s[4:]
-		} else {
-			value, rest, ok := quoted(s)
-			if !ok {
-				return nil, noValue(raw, "hstore")
-			}
-			e.Value, s = value, rest
+		if value := pairs[key]; value != nil {
+			e.Value = *value
 		}
 		entries = append(entries, e)
-		if len(s) == 0 {
-			break
-		}
-		if !bytes.HasPrefix(s, []byte(", ")) || len(s) == 2 {
-			return nil, noValue(raw, "hstore")
-		}
-		s = s[2:]
 	}
 	asHashMap(entries, func(e *connect.Entry) uint32 { return stringHash(e.Key.(string)) }) //nolint:errcheck // made above
 	return entries, nil
-}
-
-func quoted(s []byte) (text string, rest []byte, ok bool) {
-	if len(s) == 0 || s[0] != '"' {
-		return "", nil, false
-	}
-	end := bytes.IndexAny(s[1:], `"\`) + 1
-	if end > 0 && s[end] == '"' {
-		return string(s[1:end]), s[end+1:], true
-	}
-	b, rest, ok := unquote(s, nil)
-	return string(b), rest, ok
-}
-
-// unquote appends to b the text between the quote at the start of s and the next one, without its
-// backslashes.
-func unquote(s, b []byte) (text, rest []byte, ok bool) {
-	for i := 1; i < len(s); i++ {
-		switch s[i] {
-		case '"':
-			return b, s[i+1:], true
-		case '\\':
-			if i++; i == len(s) {
-				return nil, nil, false
-			}
-		}
-		b = append(b, s[i])
-	}
-	return nil, nil, false
 }
 
 // asHashMap puts entries into the order in which a java.util.HashMap returns them. They must be in
@@ -97,26 +58,15 @@ func unquote(s, b []byte) (text, rest []byte, ok bool) {
 // insertion. (If a bucket of a table with 64 or more has nine or more entries, Java makes a tree of
 // them. Its order can be different.)
 func asHashMap(entries []connect.Entry, hash func(*connect.Entry) uint32) {
-	if len(entries) < 2 {
-		return
-	}
-	type hashed struct {
-		h uint32
-		e connect.Entry
-	}
-	all := make([]hashed, len(entries))
-	for i := range entries {
-		h := hash(&entries[i])
-		all[i] = hashed{h ^ h>>16, entries[i]}
-	}
 	size := uint32(16)
-	for n := len(all); n > int(size/4*3); {
+	for n := len(entries); n > int(size/4*3); {
 		size *= 2
 	}
-	sort.SliceStable(all, func(i, j int) bool { return all[i].h&(size-1) < all[j].h&(size-1) })
-	for i := range all {
-		entries[i] = all[i].e
+	bucket := func(e connect.Entry) uint32 {
+		h := hash(&e)
+		return (h ^ h>>16) & (size - 1)
 	}
+	slices.SortStableFunc(entries, func(a, b connect.Entry) int { return cmp.Compare(bucket(a), bucket(b)) })
 }
 
 // stringHash is Java's String.hashCode.

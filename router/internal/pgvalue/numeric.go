@@ -1,121 +1,66 @@
 package pgvalue
 
 import (
-	"bytes"
+	"fmt"
 	"math/big"
-	"strconv"
 	"strings"
 
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// A decimal is the java.math.BigDecimal of a number that Postgres prints.
-type decimal struct {
-	digits []byte // with a minus if the number is negative, without the point
-	scale  int
+// readDecimal returns the java.math.BigDecimal of a number without an exponent.
+func readDecimal(raw []byte) (*connect.Unscaled, bool) {
+	whole, fraction, _ := strings.Cut(string(raw), ".")
+	value, ok := new(big.Int).SetString(whole+fraction, 10)
+	return &connect.Unscaled{Value: value, Scale: int32(len(fraction))}, ok && raw[0] != '+'
 }
 
-// readDecimal reads a number without an exponent.
-func readDecimal(raw []byte) (decimal, bool) {
-	whole, fraction, point := bytes.Cut(raw, []byte("."))
-	digits := raw
-	if point {
-		digits = make([]byte, 0, len(raw)-1)
-		digits = append(append(digits, whole...), fraction...)
+func pow10(n int32) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
+
+// rescale is Java's BigDecimal.setScale with RoundingMode.HALF_UP. It reports whether nothing was rounded.
+func rescale(d *connect.Unscaled, scale int32) (_ *connect.Unscaled, exact bool) {
+	if scale >= d.Scale {
+		return &connect.Unscaled{Value: d.Value.Mul(d.Value, pow10(scale-d.Scale)), Scale: scale}, true
 	}
-	unsigned := bytes.TrimPrefix(digits, []byte("-"))
-	if len(unsigned) == 0 {
-		return decimal{}, false
+	unit := pow10(d.Scale - scale)
+	value, rest := d.Value.QuoRem(d.Value, unit, new(big.Int))
+	if exact = rest.Sign() == 0; rest.CmpAbs(unit.Rsh(unit, 1)) >= 0 {
+		value.Add(value, big.NewInt(int64(rest.Sign())))
 	}
-	for _, c := range unsigned {
-		if c < '0' || c > '9' {
-			return decimal{}, false
-		}
-	}
-	return decimal{digits, len(fraction)}, true
+	return &connect.Unscaled{Value: value, Scale: scale}, exact
 }
 
-// rescale is Java's BigDecimal.setScale without rounding.
-func (d decimal) rescale(scale int) (decimal, bool) {
-	if add := scale - d.scale; add > 0 {
-		d.digits = append(bytes.Clone(d.digits), bytes.Repeat([]byte("0"), add)...)
-	}
-	for ; d.scale > scale; d.scale-- {
-		last := len(d.digits) - 1
-		if last < 0 || d.digits[last] != '0' {
-			return d, false
-		}
-		d.digits = d.digits[:last]
-	}
-	d.scale = scale
-	return d, true
-}
+func plainText(d *connect.Unscaled) any { return d.Plain() }
 
-func (d decimal) unscaled() *big.Int {
-	if len(d.digits) <= 18 {
-		if len(d.digits) == 0 {
-			return new(big.Int)
-		}
-		n, _ := strconv.ParseInt(string(d.digits), 10, 64) //nolint:errcheck // digits were looked at
-		return big.NewInt(n)
-	}
-	n, _ := new(big.Int).SetString(string(d.digits), 10)
-	return n
-}
-
-// plain is Java's BigDecimal.toPlainString.
-func (d decimal) plain() string {
-	digits, sign := string(d.digits), ""
-	if rest, ok := strings.CutPrefix(digits, "-"); ok {
-		digits, sign = rest, "-"
-	}
-	if missing := d.scale + 1 - len(digits); missing > 0 {
-		digits = strings.Repeat("0", missing) + digits
-	}
-	whole := strings.TrimLeft(digits[:len(digits)-d.scale], "0")
-	if whole == "" {
-		whole = "0"
-	}
-	if strings.Trim(digits, "0") == "" {
-		sign = ""
-	}
-	if d.scale == 0 {
-		return sign + whole
-	}
-	return sign + whole + "." + digits[len(digits)-d.scale:]
-}
-
-func (d decimal) text() any { return d.plain() }
-
-// double parses the plain text, because strconv loses digits of a number that has an exponent and
+// toDouble parses the plain text, because strconv loses digits of a number that has an exponent and
 // more than 800 digits.
-func (d decimal) double() any {
-	f, _ := double(d.plain(), 64) // a plain text is always a number
+func toDouble(d *connect.Unscaled) any {
+	f, _ := double(d.Plain(), 64) // a plain text is always a number
 	return f
 }
 
 // numericShape is the precision and scale of a numeric as Debezium gets them from its JDBC driver.
 // The driver reads no negative scale: numeric(5,-2) has the scale 2046. Without a typmod, each
 // value has its own scale.
-func numericShape(t pgType) (precision, scale int, free bool) {
+func numericShape(t pgType) (precision, scale int32, free bool) {
 	if t.mod < 0 {
 		return 0, 0, true
 	}
 	mod := t.mod - 4
-	precision, scale = int(mod>>16), int(mod&0xffff)
+	precision, scale = mod>>16, mod&0xffff
 	return precision, scale, precision == 0 && scale == 0
 }
 
 func numeric(t pgType, m Modes) *representation {
 	precision, scale, free := numericShape(t)
-	decode := func(raw []byte) (decimal, error) {
+	decode := func(raw []byte) (*connect.Unscaled, error) {
 		d, ok := readDecimal(raw)
 		if !ok {
-			return d, noValue(raw, "numeric")
+			return nil, noValue(raw, "numeric")
 		}
 		if !free {
-			if d, ok = d.rescale(scale); !ok {
-				return d, errLeftOut // only a default can have more digits than the column
+			if d, ok = rescale(d, scale); !ok {
+				return nil, errLeftOut // only a default can have more digits than the column
 			}
 		}
 		return d, nil
@@ -123,23 +68,24 @@ func numeric(t pgType, m Modes) *representation {
 	var r *representation
 	switch {
 	case m.Decimal == "string":
-		r = plain(connect.String, parseWith(decode, decimal.text))
+		r = plain(connect.String, parseWith(decode, plainText))
 	case m.Decimal == "double":
-		r = plain(connect.Float64, parseWith(decode, decimal.double))
+		r = plain(connect.Float64, parseWith(decode, toDouble))
 	case free:
-		r = named(connect.Struct, "io.debezium.data.VariableScaleDecimal", parseWith(decode, func(d decimal) any {
-			for d.scale > 0 && d.digits[len(d.digits)-1] == '0' {
-				d.digits, d.scale = d.digits[:len(d.digits)-1], d.scale-1
+		r = named(connect.Struct, "io.debezium.data.VariableScaleDecimal", parseWith(decode, func(d *connect.Unscaled) any {
+			digits := d.Value.String() // of a fraction that ends in zeros, Debezium leaves them out
+			zeros := min(len(digits)-len(strings.TrimRight(digits, "0")), int(d.Scale))
+			if d.Value.Sign() == 0 {
+				zeros = int(d.Scale)
 			}
-			return []any{int64(d.scale), connect.TwosComplement(d.unscaled())}
+			d, _ = rescale(d, d.Scale-int32(zeros))
+			return []any{int64(d.Scale), connect.TwosComplement(d.Value)}
 		}))
 		r.schema.Doc = "Variable scaled decimal"
 		r.schema.Fields = []connect.Field{{Name: "scale", Schema: &connect.Schema{Type: connect.Int32}}, {Name: "value", Schema: &connect.Schema{Type: connect.Bytes}}}
 	default:
-		r = exact(scale, parseWith(decode, func(d decimal) any {
-			return &connect.Unscaled{Value: d.unscaled(), Scale: int32(d.scale)}
-		}))
-		r.schema.Params = append(r.schema.Params, connect.Param{Key: "connect.decimal.precision", Value: strconv.Itoa(precision)})
+		r = exact(scale, parseWith(decode, func(d *connect.Unscaled) any { return d }))
+		r.schema.Params = append(r.schema.Params, connect.Param{Key: "connect.decimal.precision", Value: fmt.Sprint(precision)})
 	}
 	number := r.parse
 	r.parse = func(raw []byte) (any, error) {
@@ -183,59 +129,31 @@ func specialNumeric(raw []byte, m Modes) (v any, is bool) {
 	return nil, true
 }
 
-func exact(scale int, parse func([]byte) (any, error)) *representation {
+func exact(scale int32, parse func([]byte) (any, error)) *representation {
 	r := named(connect.Bytes, connect.DecimalName, parse)
-	r.schema.Params = []connect.Param{{Key: "scale", Value: strconv.Itoa(scale)}}
+	r.schema.Params = []connect.Param{{Key: "scale", Value: fmt.Sprint(scale)}}
 	return r
 }
 
 // money has two digits after the point, the default of Debezium's money.fraction.digits.
 func money(m Modes) *representation {
-	decode := func(raw []byte) (decimal, error) {
+	decode := func(raw []byte) (*connect.Unscaled, error) {
 		d, ok := readDecimal([]byte(amount(string(raw))))
 		if !ok {
-			return decimal{}, noValue(raw, "amount of money that Debezium can read: a currency sign at the front, commas between thousands, a decimal point")
+			return nil, noValue(raw, "amount of money that Debezium can read: a currency sign at the front, commas between thousands, a decimal point")
 		}
 		return d, nil
 	}
 	switch m.Decimal {
 	case "string":
-		return plain(connect.String, parseWith(decode, decimal.text))
+		return plain(connect.String, parseWith(decode, plainText))
 	case "double":
-		return plain(connect.Float64, parseWith(decode, decimal.double))
+		return plain(connect.Float64, parseWith(decode, toDouble))
 	}
-	return exact(2, func(raw []byte) (any, error) {
-		d, err := decode(raw)
-		if err != nil {
-			return nil, err
-		}
-		d, ok := halfUp(d, 2)
-		if !ok {
-			return nil, noValue(raw, "amount of money")
-		}
-		return &connect.Unscaled{Value: d.unscaled(), Scale: 2}, nil
-	})
-}
-
-// halfUp is Java's BigDecimal.setScale with RoundingMode.HALF_UP.
-func halfUp(d decimal, scale int) (decimal, bool) {
-	if d.scale <= scale {
-		return d.rescale(scale)
-	}
-	cut := len(d.digits) - (d.scale - scale)
-	if cut < 0 {
-		return d, false
-	}
-	up := d.digits[cut] >= '5'
-	d.digits, d.scale = d.digits[:cut], scale
-	if n := d.unscaled(); up {
-		one := big.NewInt(1)
-		if len(d.digits) > 0 && d.digits[0] == '-' {
-			one.Neg(one)
-		}
-		d.digits = n.Add(n, one).Append(nil, 10)
-	}
-	return d, true
+	return exact(2, parseWith(decode, func(d *connect.Unscaled) any {
+		d, _ = rescale(d, 2)
+		return d
+	}))
 }
 
 // amount removes the currency and the commas.
