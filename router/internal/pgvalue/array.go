@@ -1,7 +1,7 @@
 package pgvalue
 
 import (
-	"bytes"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/walpost/walpost/router/internal/connect"
 )
@@ -56,123 +56,29 @@ func array(t pgType, m Modes) *representation {
 		return r
 	}
 	r.parse = func(raw []byte) (any, error) {
-		out := make([]any, 0, min(bytes.Count(raw, []byte(","))+1, 1024))
-		err := elements(raw, func(item []byte, is itemKind) (err error) {
-			var v any
-			switch is {
-			case isValue:
-				v, err = parse(item)
-			case isArray:
-				err = element.nested
-			case isNull:
-				if nullFails {
-					err = errLeftOut
-				}
+		var array pgtype.Array[*string]
+		if err := pgtype.NewMap().Scan(pgtype.TextArrayOID, pgtype.TextFormatCode, raw, &array); err != nil {
+			return nil, noValue(raw, "array")
+		}
+		if len(array.Dims) > 1 && element.nested != nil {
+			return nil, element.nested
+		} else if len(array.Dims) > 1 {
+			array.Elements = make([]*string, array.Dims[0].Length) // each inner array becomes NULL
+		}
+		out := make([]any, len(array.Elements))
+		for i, text := range array.Elements {
+			var err error
+			if text != nil {
+				out[i], err = parse([]byte(*text))
 			}
-			if err == nil && v == nil && required {
-				err = errLeftOut
+			if err != nil {
+				return nil, err
 			}
-			out = append(out, v)
-			return err
-		})
-		if err != nil {
-			return nil, err
+			if out[i] == nil && required || text == nil && nullFails {
+				return nil, errLeftOut
+			}
 		}
 		return out, nil
 	}
 	return r
-}
-
-type itemKind uint8
-
-const (
-	isValue itemKind = iota
-	isNull
-	isArray
-)
-
-// elements reads an array as Postgres prints it and calls a function for each outermost element.
-// The item is valid only during the call.
-func elements(raw []byte, each func(item []byte, is itemKind) error) error {
-	s := raw
-	if len(s) > 0 && s[0] == '[' { // bounds that do not begin at 1: [0:1]={a,b}
-		_, s, _ = bytes.Cut(s, []byte("="))
-	}
-	if len(s) < 2 || s[0] != '{' || s[len(s)-1] != '}' {
-		return noValue(raw, "array")
-	}
-	if s = s[1 : len(s)-1]; len(s) == 0 {
-		return nil
-	}
-	var unescaped []byte
-	for {
-		item, is, rest, ok := element(s, &unescaped)
-		if !ok {
-			return noValue(raw, "array")
-		}
-		if err := each(item, is); err != nil {
-			return err
-		}
-		if len(rest) == 0 {
-			return nil
-		}
-		if rest[0] != ',' {
-			return noValue(raw, "array")
-		}
-		s = rest[1:]
-	}
-}
-
-// element reads one element and returns the rest of the text.
-func element(s []byte, unescaped *[]byte) (item []byte, is itemKind, rest []byte, ok bool) {
-	if len(s) == 0 {
-		return nil, 0, nil, false
-	}
-	switch s[0] {
-	case '{':
-		depth, quoted := 0, false
-		for i := 0; i < len(s); i++ {
-			switch c := s[i]; {
-			case c == '\\':
-				i++
-			case c == '"':
-				quoted = !quoted
-			case c == '{' && !quoted:
-				depth++
-			case c == '}' && !quoted:
-				if depth--; depth == 0 {
-					return nil, isArray, s[i+1:], true
-				}
-			}
-		}
-		return nil, 0, nil, false
-	case '"':
-		*unescaped, rest, ok = unquote(s, (*unescaped)[:0])
-		return *unescaped, isValue, rest, ok
-	}
-	end := bytes.IndexByte(s, ',')
-	if end < 0 {
-		end = len(s)
-	}
-	if item = s[:end]; string(item) == "NULL" {
-		return nil, isNull, s[end:], true
-	}
-	return item, isValue, s[end:], len(item) > 0 && bytes.IndexByte(item, '"') < 0
-}
-
-// unquote appends to b the text between the quote at the start of s and the next one, without its
-// backslashes.
-func unquote(s, b []byte) (text, rest []byte, ok bool) {
-	for i := 1; i < len(s); i++ {
-		switch s[i] {
-		case '"':
-			return b, s[i+1:], true
-		case '\\':
-			if i++; i == len(s) {
-				return nil, nil, false
-			}
-		}
-		b = append(b, s[i])
-	}
-	return nil, nil, false
 }

@@ -1,6 +1,7 @@
 package pgvalue
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/walpost/walpost/router/internal/connect"
@@ -66,53 +67,83 @@ func readInt(s []byte, least, most int) (n int64, rest []byte, ok bool) {
 	return n, s[i:], i >= least
 }
 
-// readMoment reads a timestamp, or a timestamptz printed in UTC. bc does not change the year.
-func readMoment(raw []byte, zoned bool) (year, month, day, micros int64, bc, ok bool) {
-	year, month, day, rest, ok := readDate(raw)
-	if !ok || len(rest) < 2 || rest[0] != ' ' {
-		return 0, 0, 0, 0, false, false
-	}
-	if micros, rest, ok = readClock(rest[1:]); !ok {
-		return 0, 0, 0, 0, false, false
-	}
-	if zoned {
-		if len(rest) < 3 || string(rest[:3]) != "+00" {
-			return 0, 0, 0, 0, false, false
+// A civil is what Postgres prints of a date, a time or a timestamp.
+type civil struct {
+	date, clock      bool // which parts are there
+	year, month, day int64
+	bc               bool   // before 1 AD: the year is 0 or less
+	micros           int64  // of the day
+	zone             []byte // the offset from UTC, if one is there
+}
+
+func readCivil(raw []byte) (c civil, ok bool) {
+	s, bc := bytes.CutSuffix(raw, []byte(" BC"))
+	if len(s) > 2 && s[2] != ':' {
+		c.year, c.month, c.day, s, c.date = readDate(s)
+		if c.bc = bc; bc {
+			c.year = 1 - c.year
 		}
-		rest = rest[3:]
+		if len(s) == 0 || !c.date || s[0] != ' ' {
+			return c, len(s) == 0 && c.date
+		}
+		s = s[1:]
 	}
-	bc = string(rest) == " BC"
-	return year, month, day, micros, bc, (bc || len(rest) == 0) && validDay(astronomical(year, bc), month, day)
-}
-
-func astronomical(year int64, bc bool) int64 {
-	if bc {
-		return 1 - year
+	c.micros, s, c.clock = readClock(s)
+	if len(s) > 0 {
+		c.zone = s
 	}
-	return year
+	return c, c.clock && (c.date || !bc)
 }
 
-// validDay reports whether a month has a day, which is from 1 to 31.
-func validDay(year, month, day int64) bool {
-	return time.Date(int(year), time.Month(month), int(day), 0, 0, 0, 0, time.UTC).Day() == int(day)
+// days are those since 1970-01-01. valid is false if the month does not have the day.
+func (c *civil) days() (days int64, valid bool) {
+	at := midnight(c.year, c.month, c.day)
+	return at.Unix() / 86_400, at.Day() == int(c.day)
 }
 
-// daysOf is the number of days since 1970-01-01.
-func daysOf(year, month, day int64) int64 {
-	return time.Date(int(year), time.Month(month), int(day), 0, 0, 0, 0, time.UTC).Unix() / 86_400
+func midnight(year, month, day int64) time.Time {
+	return time.Date(int(year), time.Month(month), int(day), 0, 0, 0, 0, time.UTC)
 }
 
-// julianDaysOf is daysOf for dates before 1582-10-15, when the old calendar of Java, which
-// java.sql.Timestamp uses, is Julian.
-func julianDaysOf(year, month, day int64) int64 {
-	if year > 1582 || year == 1582 && (month > 10 || month == 10 && day >= 15) {
-		return daysOf(year, month, day)
+// readZone reads an offset from UTC such as +05:30, in seconds. It has up to three parts.
+func readZone(s []byte) (offset int64, parts int, ok bool) {
+	if len(s) == 0 || s[0] != '+' && s[0] != '-' {
+		return 0, 0, false
 	}
-	if month <= 2 {
+	unit, rest := int64(3600), s[1:]
+	for ; unit > 0; unit /= 60 {
+		part, after, two := readInt(rest, 2, 2)
+		if !two || part > 59 {
+			return 0, 0, false
+		}
+		offset += part * unit
+		parts++
+		if rest = after; len(rest) == 0 {
+			break
+		}
+		if rest[0] != ':' {
+			return 0, 0, false
+		}
+		rest = rest[1:]
+	}
+	if s[0] == '-' {
+		offset = -offset
+	}
+	return offset, parts, unit > 0
+}
+
+// julianDays are the days since 1970-01-01 of a date, which are days in the Gregorian calendar. Before 1582-10-15
+// the old calendar of Java, which java.sql.Timestamp uses, is Julian.
+func julianDays(c civil, days int64) int64 {
+	if days >= -141427 { // 1582-10-15
+		return days
+	}
+	year := c.year
+	if c.month <= 2 {
 		year--
 	}
 	four, ofFour := connect.FloorDiv(year, 4)
-	return four*1461 + ofFour*365 + (153*((month+9)%12)+2)/5 + day - 1 - 719_470
+	return four*1461 + ofFour*365 + (153*((c.month+9)%12)+2)/5 + c.day - 1 - 719_470
 }
 
 // appendDate appends a date as Java's ISO_LOCAL_DATE does: +10000-01-01, -0043-03-15.

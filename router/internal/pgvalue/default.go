@@ -2,7 +2,6 @@ package pgvalue
 
 import (
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/walpost/walpost/router/internal/connect"
@@ -195,9 +194,9 @@ func temporalDefault(t pgType, m Modes, v *representation, expr string) (any, bo
 }
 
 func endOfTime(t pgType, m Modes, first bool) (any, bool) {
-	at, iso := moment{daysOf(lastYear, 12, 31), dayMicros - 1}, "+999999999-12-31T"+lastDigits+"Z"
+	at, iso := moment{midnight(lastYear, 12, 31).Unix() / 86_400, dayMicros - 1}, "+999999999-12-31T"+lastDigits+"Z"
 	if first {
-		at, iso = moment{daysOf(-lastYear, 1, 1), 0}, "-999999999-01-01T00:00:00Z"
+		at, iso = moment{midnight(-lastYear, 1, 1).Unix() / 86_400, 0}, "-999999999-01-01T00:00:00Z"
 	}
 	switch {
 	case t.oid == oidDate && m.Time == "isostring":
@@ -216,40 +215,16 @@ func endOfTime(t pgType, m Modes, first bool) (any, bool) {
 }
 
 // readAny reads a date, a timestamp or a timestamptz as a moment in UTC.
-func readAny(s string) (moment, bool) {
-	s, bc := strings.CutSuffix(s, " BC")
-	year, month, day, rest, ok := readDate([]byte(s))
-	if year = astronomical(year, bc); !ok || !validDay(year, month, day) {
-		return moment{}, false
+func readAny(s string) (at moment, ok bool) {
+	c, ok := readCivil([]byte(s))
+	days, valid := c.days()
+	if !ok || !c.date || !valid {
+		return at, false
 	}
-	at := moment{days: daysOf(year, month, day)}
-	if len(rest) == 0 {
-		return at, true
+	offset := int64(0)
+	if c.zone != nil {
+		offset, _, ok = readZone(c.zone)
 	}
-	if rest[0] != ' ' {
-		return moment{}, false
-	}
-	if at.micros, rest, ok = readClock(rest[1:]); !ok {
-		return moment{}, false
-	}
-	if len(rest) > 0 {
-		sign, offset := int64(1), int64(0)
-		if rest[0] == '-' {
-			sign = -1
-		} else if rest[0] != '+' {
-			return moment{}, false
-		}
-		unit := int64(3600)
-		for _, part := range strings.Split(string(rest[1:]), ":") {
-			n, err := strconv.ParseUint(part, 10, 8)
-			if err != nil || unit == 0 {
-				return moment{}, false
-			}
-			offset += int64(n) * unit
-			unit /= 60
-		}
-		at.micros -= sign * offset * 1_000_000
-	}
-	shift, micros := connect.FloorDiv(at.micros, dayMicros)
-	return moment{at.days + shift, micros}, true
+	shift, micros := connect.FloorDiv(c.micros-offset*1_000_000, dayMicros)
+	return moment{days + shift, micros}, ok
 }

@@ -19,6 +19,12 @@ func precision(t pgType) int {
 
 func isInfinity(raw []byte) bool { return string(raw) == "infinity" || string(raw) == "-infinity" }
 
+// The days at which java.sql.Date and java.sql.Timestamp have an infinity.
+const (
+	javaLast  = 106_751_991_166 // 292278994-08-16
+	javaFirst = 106_748_361_128 // 292269055-12-02
+)
+
 // date is the number of days since 1970. For an infinity, it is the low 32 bits of Debezium's days.
 func date(m Modes) *representation {
 	read := func(raw []byte) (days int64, err error) {
@@ -28,27 +34,27 @@ func date(m Modes) *representation {
 		case "-infinity":
 			return -2_147_472_691, nil
 		}
-		year, month, day, rest, ok := readDate(raw)
-		bc := string(rest) == " BC"
-		if year = astronomical(year, bc); !ok || !bc && len(rest) > 0 || !validDay(year, month, day) {
+		c, ok := readCivil(raw)
+		days, valid := c.days()
+		if !ok || c.clock || !valid {
 			return 0, noValue(raw, "date in ISO format")
 		}
-		return daysOf(year, month, day), nil
+		return days, nil
 	}
 	// An element of an array is a java.sql.Date first. It has no era, and the ten days that the
 	// Gregorian calendar left out become later days.
 	element := func(raw []byte) (days int64, err error) {
 		switch string(raw) {
 		case "infinity":
-			return daysOf(292_278_994, 8, 16), nil
+			return javaLast, nil
 		case "-infinity":
-			return daysOf(292_269_055, 12, 2), nil
+			return javaFirst, nil
 		}
-		year, month, day, rest, ok := readDate(raw)
-		if !ok || len(rest) > 0 && string(rest) != " BC" {
+		c, ok := readCivil(raw)
+		if !ok || c.clock {
 			return 0, noValue(raw, "date in ISO format")
 		}
-		return oldCalendarDays(year, month, day)
+		return c.oldCalendarDays()
 	}
 	if m.Time == "isostring" {
 		print := func(days int64) any {
@@ -77,15 +83,18 @@ func date(m Modes) *representation {
 	return r
 }
 
-// oldCalendarDays is the day for a date's fields in Java's old calendar, which ignores the era.
-func oldCalendarDays(year, month, day int64) (int64, error) {
-	if year == 1582 && month == 10 && day >= 5 && day < 15 {
-		day += 10
+// oldCalendarDays are the days of a date in Java's old calendar, which ignores the era.
+func (c civil) oldCalendarDays() (int64, error) {
+	if c.bc {
+		c.year = 1 - c.year
+	} else if c.year == 1582 && c.month == 10 && c.day >= 5 && c.day < 15 {
+		c.day += 10
 	}
-	if !validDay(year, month, day) {
+	days, valid := c.days()
+	if !valid {
 		return 0, errLeftOut
 	}
-	return daysOf(year, month, day), nil
+	return days, nil
 }
 
 // timeOfDay is a time. The mode adaptive takes milliseconds if the column has no more than three
@@ -116,11 +125,11 @@ func timeOfDay(t pgType, m Modes) *representation {
 		return micros / unit
 	}
 	read := func(raw []byte) (int64, error) {
-		micros, rest, ok := readClock(raw)
-		if !ok || len(rest) > 0 {
+		c, ok := readCivil(raw)
+		if !ok || c.date || c.zone != nil {
 			return 0, noValue(raw, "time of day")
 		}
-		return micros, nil
+		return c.micros, nil
 	}
 	r := named(typ, name, parseWith(read, value))
 	// An element is a java.sql.Time first: milliseconds, and 24:00:00 is midnight.
@@ -132,39 +141,15 @@ func timeOfDay(t pgType, m Modes) *representation {
 // and its time zone may have seconds.
 func timetz() *representation {
 	parse := func(raw []byte, seconds bool) (any, error) {
-		micros, rest, ok := readClock(raw)
-		if !ok || len(rest) < 3 || rest[0] != '+' && rest[0] != '-' {
+		c, ok := readCivil(raw)
+		offset, parts, isZone := readZone(c.zone)
+		if !ok || c.date || !isZone || max(offset, -offset) > 18*3600 { // the limit of Java; the limit of Postgres is lower
 			return nil, noValue(raw, "time of day with a time zone")
 		}
-		behind := rest[0] == '-'
-		var offset int64
-		rest = rest[1:]
-		for n, unit := 0, int64(3600); ; n, unit = n+1, unit/60 {
-			var part int64
-			if part, rest, ok = readInt(rest, 2, 2); !ok || part > 59 || n > 2 {
-				return nil, noValue(raw, "time of day with a time zone")
-			}
-			if n == 2 && !seconds {
-				return nil, noValue(raw, "time of day that Debezium can read: its time zone has seconds")
-			}
-			if offset += part * unit; len(rest) == 0 {
-				break
-			}
-			if rest[0] != ':' {
-				return nil, noValue(raw, "time of day with a time zone")
-			}
-			rest = rest[1:]
+		if parts == 3 && !seconds {
+			return nil, noValue(raw, "time of day that Debezium can read: its time zone has seconds")
 		}
-		if offset > 18*3600 { // the limit of Java; the limit of Postgres is lower
-			return nil, noValue(raw, "time of day with a time zone")
-		}
-		if behind {
-			offset = -offset
-		}
-		micros = (micros - offset*1_000_000) % dayMicros
-		if micros < 0 {
-			micros += dayMicros
-		}
+		_, micros := connect.FloorDiv(c.micros-offset*1_000_000, dayMicros)
 		if seconds {
 			micros = micros / 1_000_000 * 1_000_000
 		}
@@ -242,28 +227,26 @@ func stampOf(t pgType, m Modes) stamp {
 }
 
 func timestamp(t pgType, m Modes) *representation {
-	s := stampOf(t, m)
-	read := func(days func(year, month, day int64) int64) func(raw []byte) (any, error) {
+	form := stampOf(t, m)
+	read := func(shift func(c civil, days int64) int64) func(raw []byte) (any, error) {
 		return func(raw []byte) (any, error) {
 			if isInfinity(raw) {
 				if raw[0] == '-' {
-					return s.minusInfinity, nil
+					return form.minusInfinity, nil
 				}
-				return s.infinity, nil
+				return form.infinity, nil
 			}
-			year, month, day, micros, bc, ok := readMoment(raw, false)
-			if !ok {
+			c, ok := readCivil(raw)
+			if days, valid := c.days(); !ok || !c.date || !c.clock || c.zone != nil || !valid {
 				return nil, noValue(raw, "timestamp in ISO format")
+			} else if v, fits := form.of(normal(moment{shift(c, days), c.micros})); fits {
+				return v, nil
 			}
-			v, ok := s.of(normal(moment{days(astronomical(year, bc), month, day), micros}))
-			if !ok {
-				return nil, nil
-			}
-			return v, nil
+			return nil, nil
 		}
 	}
-	r := named(s.typ, s.name, read(daysOf))
-	r.element = read(julianDaysOf) // an element is a java.sql.Timestamp first
+	r := named(form.typ, form.name, read(func(_ civil, days int64) int64 { return days }))
+	r.element = read(julianDays) // an element is a java.sql.Timestamp first
 	return r
 }
 
@@ -290,6 +273,16 @@ func normal(at moment) moment {
 	return at
 }
 
+// inUTC reads a timestamptz that is printed in UTC.
+func inUTC(raw []byte) (c civil, days int64, err error) {
+	c, ok := readCivil(raw)
+	days, valid := c.days()
+	if !ok || !c.date || string(c.zone) != "+00" || !valid {
+		err = noValue(raw, "timestamp in ISO format in UTC")
+	}
+	return c, days, err
+}
+
 // timestamptz has exactly the digits of the column in every time.precision.mode.
 func timestamptz(t pgType) *representation {
 	digits := precision(t)
@@ -302,28 +295,27 @@ func timestamptz(t pgType) *representation {
 		if isInfinity(raw) {
 			return string(raw), nil
 		}
-		year, month, day, micros, bc, ok := readMoment(raw, true)
-		if !ok {
-			return nil, noValue(raw, "timestamp in ISO format in UTC")
+		c, days, err := inUTC(raw)
+		if err != nil {
+			return nil, err
 		}
-		return print(normal(moment{daysOf(astronomical(year, bc), month, day), micros})), nil
+		return print(normal(moment{days, c.micros})), nil
 	})
 	r.element = func(raw []byte) (any, error) { // an element is a java.sql.Timestamp first
 		switch string(raw) {
 		case "infinity":
 			return "infinity", nil
 		case "-infinity":
-			return print(moment{daysOf(292_269_055, 12, 2), 23 * 3_600_000_000}), nil
+			return print(moment{javaFirst, 23 * 3_600_000_000}), nil
 		}
-		year, month, day, micros, _, ok := readMoment(raw, true)
-		if !ok {
-			return nil, noValue(raw, "timestamp in ISO format in UTC")
+		c, days, err := inUTC(raw)
+		if err == nil {
+			days, err = c.oldCalendarDays()
 		}
-		days, err := oldCalendarDays(year, month, day)
 		if err != nil {
 			return nil, err
 		}
-		return print(normal(moment{days, micros})), nil
+		return print(normal(moment{days, c.micros})), nil
 	}
 	return r
 }
