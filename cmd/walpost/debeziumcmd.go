@@ -24,9 +24,8 @@ func convertCommand() *cobra.Command {
 		Short: "turns a Debezium configuration into walpost.yaml",
 		Long: `convert reads the configuration of Debezium's Postgres connector with the Outbox EventRouter, and
 writes walpost.yaml to standard output. The input is a Kafka Connect connector (as properties, or as
-JSON, with or without name and config), Debezium Server's application.properties, a Strimzi
-KafkaConnector (also inside a List), or Confluent Cloud's PostgresCdcSourceV2. The name "-" stands
-for standard input.
+JSON, with or without name and config), Debezium Server's application.properties, or a Strimzi
+KafkaConnector (also inside a List). The name "-" stands for standard input.
 
 convert reports each option on standard error as mapped, as not needed (and why), or as unsupported
 (why, and what to do). A line that is marked "differs" names a difference between walpost and Debezium

@@ -103,15 +103,8 @@ func Convert(text []byte, o Options) (*Result, error) {
 		}
 	}
 	r := &report{in: in, done: map[string]bool{}, origin: map[string]string{}}
-	providers(r)
-	cloud(r)
-	r.noWorker = len(o.Worker) == 0 && in.Format != input.Server && !r.managed
+	r.noWorker = len(o.Worker) == 0 && in.Format != input.Server
 	renameOld(r)
-	for _, pair := range exclusive {
-		if in.Has(pair[0]) && in.Has(pair[1]) {
-			return nil, &input.SyntaxError{Line: in.ByName[pair[1]].Line, Text: fmt.Sprintf("%s and %s contradict each other: write only one of them", in.Shown(pair[0]), in.Shown(pair[1]))}
-		}
-	}
 	w := all(r, o)
 	rest(r)
 	sort.SliceStable(r.found, func(i, j int) bool { return r.found[i].where < r.found[j].where })
@@ -122,19 +115,10 @@ func Convert(text []byte, o Options) (*Result, error) {
 	return result, nil
 }
 
-// exclusive are pairs of options that Debezium refuses together.
-var exclusive = [][2]string{
-	{"table.include.list", "table.exclude.list"},
-	{"schema.include.list", "schema.exclude.list"},
-	{"column.include.list", "column.exclude.list"},
-	{"message.prefix.include.list", "message.prefix.exclude.list"},
-}
-
 // A report reads the options of the input, and collects what becomes of each.
 type report struct {
 	in       *input.Options
 	old      bool // the input is for a Debezium before 2.0
-	managed  bool // the input is for Confluent Cloud
 	noWorker bool // options of the worker may count that are not given
 	done     map[string]bool
 	found    []Finding
@@ -190,7 +174,7 @@ func class(r *report) bool {
 	case !ok:
 		r.bad(input.ClassOption, "is required: %s", postgres)
 		return false
-	case r.managed, name == postgres, name == "PostgresConnector", name == "Postgres", name == postgres+"Task":
+	case name == postgres, name == "PostgresConnector", name == "Postgres", name == postgres+"Task":
 		r.mapped(input.ClassOption, "", "walpost reads Postgres")
 		return true
 	}
@@ -257,28 +241,6 @@ func rest(r *report) {
 	}
 }
 
-// providerClasses are the known config providers by the last part of their class.
-var providerClasses = map[string]string{
-	"FileConfigProvider": "file", "DirectoryConfigProvider": "dir", "EnvVarConfigProvider": "env",
-	"KubernetesSecretConfigProvider": "secrets", "KubernetesConfigMapConfigProvider": "configmaps",
-}
-
-// providers replaces the names that the worker gives to config providers by the names of their
-// kinds.
-func providers(r *report) {
-	for _, e := range slices.Concat(r.in.List, r.in.Worker) {
-		for _, p := range e.Parts {
-			if p.Ref == nil {
-				continue
-			}
-			if of := r.in.ByName[input.Workers+"config.providers."+p.Ref.Provider+".class"]; of != nil {
-				class := strings.TrimSpace(of.Value)
-				p.Ref.Provider = providerClasses[class[strings.LastIndexByte(class, '.')+1:]]
-			}
-		}
-	}
-}
-
 // writeTolerance maps Connect's policy for records that fail. With "all", Connect drops them.
 func writeTolerance(w *writer) {
 	const option = "errors.tolerance"
@@ -299,7 +261,7 @@ func differences(w *writer) {
 	topics := w.in.Has("topic.creation.default.partitions") || w.in.Has("topic.creation.default.replication.factor")
 	server, timestamp := w.in.Format == input.Server, w.in.Has(w.chain.router+"table.field.event.timestamp")
 	for _, d := range []struct {
-		is         bool
+		applies    bool
 		what, text string
 	}{
 		{!emits(w.report), "pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each message; walpost writes them with source.messages: {format: debezium}"},
@@ -312,7 +274,7 @@ func differences(w *writer) {
 		{server && strings.Contains(strings.ToLower(w.chain.placement), ":partition"), "partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does"},
 		{server && timestamp, "timestamp", "Debezium Server's Kafka sink ignores the timestamp of a record; walpost writes it, as Kafka Connect does"},
 	} {
-		if d.is {
+		if d.applies {
 			w.found = append(w.found, Finding{Option: d.what, Verdict: Differs, Text: d.text, where: input.Last + 1})
 		}
 	}

@@ -24,15 +24,8 @@ func producer(r *report, name string) string {
 	return override
 }
 
-// workerNames are the names of what the worker decides, and what the user can do about it.
-type workerNames struct{ where, brokers, security, compression, action string }
-
-func namesOf(r *report) workerNames {
-	if r.in.Format == input.Strimzi {
-		return workerNames{"the KafkaConnect resource", "spec.bootstrapServers", "spec.tls or spec.authentication", "producer.compression.type in spec.config", "write it under kafka"}
-	}
-	return workerNames{"the worker", "bootstrap.servers", "producer.security.protocol", "producer.compression.type", "convert with --worker worker.properties"}
-}
+// byWorker is what the user can do about an option that the worker decides.
+const byWorker = "convert with --worker worker.properties, or write it under kafka"
 
 // writeKafka converts the section kafka and the options about delivery.
 func writeKafka(w *writer) {
@@ -46,8 +39,8 @@ func writeKafka(w *writer) {
 		w.put("compression", scalar(dollars(strings.ToLower(v))), "")
 	} else {
 		more := ""
-		if names := namesOf(w.report); w.noWorker {
-			more = fmt.Sprintf(", unless %s has %s: %s", names.where, names.compression, names.action)
+		if w.noWorker {
+			more = ", unless the worker has producer.compression.type: " + byWorker
 		}
 		w.mapped(compression, "kafka.compression", "none%s", more)
 		w.put("compression", "none", "none is the producer's default; walpost's default is snappy")
@@ -120,35 +113,22 @@ func writeBrokers(w *writer) {
 		return
 	case w.in.Format == input.Server:
 		w.bad("debezium.sink.kafka.producer.bootstrap.servers", "is required")
-	case w.managed:
-		w.add(Mapped, "bootstrap.servers", true, "kafka.brokers: set %s to the cluster's bootstrap server", variable)
 	default:
-		names := namesOf(w.report)
-		w.add(Mapped, "bootstrap.servers", true, "kafka.brokers: %s has them in %s: set %s, or %s", names.where, names.brokers, variable, names.action)
+		w.add(Mapped, "bootstrap.servers", true, "kafka.brokers: the worker has them in bootstrap.servers: set %s, or convert with --worker worker.properties", variable)
 	}
 	w.put("brokers", "${"+variable+"}", "host:port,host:port as the worker's bootstrap.servers")
 }
 
-// saslLogin is a login that the user has to give.
-const saslLogin = `username: "${WALPOST_KAFKA_SASL_USERNAME}", password: "${WALPOST_KAFKA_SASL_PASSWORD}"}`
-
 // writeSecurity maps security.protocol and its options.
 func writeSecurity(w *writer) {
-	if w.managed {
-		w.mapped("kafka.auth.mode", "kafka.sasl", "the login of Confluent Cloud: set WALPOST_KAFKA_SASL_USERNAME and WALPOST_KAFKA_SASL_PASSWORD to an API key and its secret")
-		w.put("tls", "{}", "")
-		w.put("sasl", "{mechanism: PLAIN, "+saslLogin, "an API key and its secret")
-		return
-	}
 	option := producer(w.report, "security.protocol")
 	protocol, ok := w.literal(option)
 	protocol = cmp.Or(strings.ToUpper(protocol), "PLAINTEXT")
 	if ok {
 		w.mapped(option, "", "%s", protocol)
 	} else if !w.in.Has(option) && w.noWorker {
-		names := namesOf(w.report)
-		w.mapped(option, "", "no TLS and no login, unless %s has %s: %s", names.where, names.security, names.action)
-		w.note(fmt.Sprintf("The connector has no TLS and no login for Kafka. If %s has %s, %s.", names.where, names.security, names.action))
+		w.mapped(option, "", "no TLS and no login, unless the worker has producer.security.protocol: %s", byWorker)
+		w.note("The connector has no TLS and no login for Kafka. If the worker has producer.security.protocol, " + byWorker + ".")
 	}
 	tls, login := strings.HasSuffix(protocol, "SSL"), strings.HasPrefix(protocol, "SASL_")
 	if tls {
@@ -174,11 +154,11 @@ func pemFile(w *writer, which, pkcs12 string) (string, bool) {
 	if !w.in.Has(location) {
 		return "", false
 	}
-	is, typed := w.literal(kind)
+	format, typed := w.literal(kind)
 	if typed {
 		w.idle(kind, "walpost reads PEM files")
 	}
-	if !strings.EqualFold(is, "PEM") {
+	if !strings.EqualFold(format, "PEM") {
 		w.bad(location, "this is a Java store, and walpost reads PEM files: keytool -importkeystore -srckeystore … -destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 %s -out %s.pem, and write the name of the PEM file under kafka.tls", pkcs12, which)
 		return "", false
 	}
@@ -244,7 +224,7 @@ func writeSASL(w *writer) {
 	fields := jaasFields(w.in.ByName[jaas])
 	if fields["username"] == nil || fields["password"] == nil {
 		w.bad(jaas, "the login has no user name and password: write kafka.sasl.username and kafka.sasl.password_file")
-		w.put("sasl", "{mechanism: "+mechanism+", "+saslLogin, "")
+		w.put("sasl", "{mechanism: "+mechanism+`, username: "${WALPOST_KAFKA_SASL_USERNAME}", password: "${WALPOST_KAFKA_SASL_PASSWORD}"}`, "")
 		return
 	}
 	user, notes := variables(fields["username"], "WALPOST_KAFKA_SASL_USERNAME", same)

@@ -38,6 +38,7 @@ func writeMessages(w *writer) {
 		w.mapped(option, "source.messages."+key, "%s", v)
 		w.origin["source.messages"] = w.in.Shown(option)
 		w.put("messages", "{format: debezium, "+key+": "+list(patterns)+"}", "the records of <topic.prefix>.message")
+		return // Debezium refuses both lists together
 	}
 }
 

@@ -92,19 +92,19 @@ func (p *predicate) unclear() string {
 	return "convert cannot tell whether its predicate is true for every row of the outbox, or false for every row"
 }
 
-// before is the answer for a table's rows in front of the EventRouter.
-func (p *predicate) before(topic string) answer {
-	switch p.kind {
-	case topicNameMatches:
-		matches, err := p.topics.Matches(topic)
-		if err != nil {
-			return unknown
-		}
-		return answerOf(matches).negate(p.negate)
-	case recordIsTomb: // the EventRouter drops tombstones, which come from deletes
+// before is the answer of a predicate for a table's rows in front of the EventRouter.
+func (c *chain) before(p *predicate, t table) answer {
+	switch {
+	case p.kind == recordIsTomb: // the EventRouter drops tombstones, which come from deletes
 		return never.negate(p.negate)
+	case p.kind != topicNameMatches || c.renamed:
+		return unknown
 	}
-	return unknown
+	matches, err := p.topics.Matches(c.or("topic.prefix", "") + c.or("topic.delimiter", ".") + t.schema + "." + t.name)
+	if err != nil {
+		return unknown
+	}
+	return answerOf(matches).negate(p.negate)
 }
 
 // applies says whether a transform sees the rows of the outbox. why is the reason if that is unknown.
@@ -117,8 +117,8 @@ func (c *chain) applies(transform string, before bool) (a answer, why string) {
 		return unknown, p.why
 	case before:
 		for i, t := range c.tables {
-			if of := p.before(c.topic(t)); i == 0 || of == a {
-				a = of
+			if answer := c.before(&p, t); i == 0 || answer == a {
+				a = answer
 			} else {
 				a = unknown
 			}

@@ -17,11 +17,11 @@ const smt = "org.apache.kafka.connect.transforms."
 
 // others is what the transforms beside the EventRouter come to.
 type others struct {
-	renames     []func(topic string) string // in front of the EventRouter
-	topics      topicSet                    // behind the EventRouter
-	replacement string                      // route.topic.replacement, if a transform changes it
-	rename      [2]string                   // topic.rename: regex and replacement
-	placement   string                      // table.fields.additional.placement
+	renamed     bool      // a transform in front of the EventRouter changes the topics of the tables
+	topics      topicSet  // behind the EventRouter
+	replacement string    // route.topic.replacement, if a transform changes it
+	rename      [2]string // topic.rename: regex and replacement
+	placement   string    // table.fields.additional.placement
 	steps       []headerStep
 }
 
@@ -46,31 +46,6 @@ var handlers = map[string]func(c *chain, prefix string, before bool) (Verdict, s
 	smt + "HeaderFrom$Key": func(*chain, string, bool) (Verdict, string) {
 		return Unsupported, "HeaderFrom$Key: Connect fails here, because the key of a record of the EventRouter has no fields; use table.fields.additional.placement: column:header"
 	},
-}
-
-// renameBefore takes a transform in front of the EventRouter into the topics that predicates compare.
-func (c *chain) renameBefore(name string) {
-	prefix := "transforms." + name + "."
-	kind, _ := c.literal(prefix + "type")
-	if kind != smt+"RegexRouter" {
-		prefix += "topic."
-	}
-	p, there := c.predicate(name)
-	re, err := javaregex.Compile(c.verbatim(prefix + "regex"))
-	if err != nil || p.why != "" && there || !strings.HasSuffix(kind, "Router") || kind == eventRouter {
-		return
-	}
-	to, err := re.Replacement(c.verbatim(prefix + "replacement"))
-	if err != nil {
-		return
-	}
-	c.renames = append(c.renames, func(topic string) string {
-		if there && p.before(topic) != always {
-			return topic
-		}
-		renamed, _ := re.ReplaceIfMatches(topic, to)
-		return renamed
-	})
 }
 
 func (r *report) verbatim(option string) string {

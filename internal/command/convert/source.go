@@ -172,12 +172,7 @@ func writePassword(w *writer) {
 // writeSlot takes over the connector's slot. The converted configuration never creates a slot, because
 // the events since the connector's last flush would be missing in a new slot, without an error.
 func writeSlot(w *writer) {
-	plugin := "decoderbufs"
-	if w.managed {
-		plugin = "pgoutput"
-	}
-	plugin = strings.ToLower(w.or("plugin.name", plugin))
-	switch {
+	switch plugin := strings.ToLower(w.or("plugin.name", "decoderbufs")); {
 	case w.done["plugin.name"]:
 	case plugin == "pgoutput":
 		w.mapped("plugin.name", "", "walpost reads pgoutput")
@@ -219,16 +214,6 @@ const publish = "[insert, update]"
 const afterConnector = "walpost takes over the slot, and the connector's own snapshot has published the rows from before it: check that this snapshot has finished. " +
 	"If the connector has never run, convert with --fresh"
 
-// refusedModes are the values of snapshot.mode that walpost does not have.
-var refusedModes = map[string]string{
-	"always":               "walpost publishes the existing rows at most once (source.snapshot: initial); leave the option out",
-	"initial_only":         "walpost continues with the stream, so it cannot replace this connector",
-	"configuration_based":  "write initial or no_data, whichever has the same effect",
-	"custom":               "write initial or no_data, whichever has the same effect",
-	"schema_only":          "Debezium 2.5 and newer do not have this value; write initial or no_data",
-	"schema_only_recovery": "Debezium 2.5 and newer do not have this value; write initial or no_data",
-}
-
 func writeSnapshot(w *writer) {
 	const option = "snapshot.mode"
 	mode := strings.ToLower(w.or(option, "initial"))
@@ -248,10 +233,8 @@ func writeSnapshot(w *writer) {
 		w.mapped(option, field, "never: %s%s", afterConnector, more)
 	case mode == "no_data" || mode == "never":
 		w.mapped(option, field, "never")
-	case refusedModes[mode] != "":
-		w.bad(option, "%s: %s", mode, refusedModes[mode])
 	default:
-		w.bad(option, "must be initial, when_needed or no_data (got %s)", mode)
+		w.bad(option, "%s: walpost publishes the existing rows once or never: write initial or no_data, whichever has the same effect", mode)
 	}
 	if w.fresh {
 		w.put("create", "true", "the connector has never run: there is no slot to take over")

@@ -59,14 +59,13 @@ func (c *chain) transforms() bool {
 	c.router = "transforms." + router + "."
 	c.placement, _ = c.literal(c.router + "table.fields.additional.placement")
 	at := slices.Index(all, router)
-	for _, name := range all[:at] {
-		c.renameBefore(name)
-	}
+	c.renamed = slices.ContainsFunc(all[:at], func(name string) bool {
+		kind, _ := c.literal("transforms." + name + ".type")
+		return strings.HasSuffix(kind, "Router")
+	})
 	c.routerPredicate()
-	c.renames = nil
 	for _, name := range all[:at] {
 		c.otherTransform(name, true)
-		c.renameBefore(name)
 	}
 	c.topics = c.routedTopics()
 	for _, name := range all[at+1:] {
@@ -74,16 +73,6 @@ func (c *chain) transforms() bool {
 	}
 	c.unused(all)
 	return true
-}
-
-// topic is the topic of Debezium's own records of the table, behind the transforms in front of the
-// EventRouter so far.
-func (c *chain) topic(t table) string {
-	topic := c.or("topic.prefix", "") + c.or("topic.delimiter", ".") + t.schema + "." + t.name
-	for _, rename := range c.renames {
-		topic = rename(topic)
-	}
-	return topic
 }
 
 // routerPredicate keeps the tables whose rows the EventRouter sees.
@@ -102,7 +91,7 @@ func (c *chain) routerPredicate() {
 	}
 	var seen, other []table
 	for _, t := range c.tables {
-		switch p.before(c.topic(t)) {
+		switch c.before(&p, t) {
 		case always:
 			seen = append(seen, t)
 		case never:

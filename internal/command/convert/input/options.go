@@ -152,7 +152,7 @@ func Split(value string, quarkus bool) []Part {
 		case m[1] != "" || m[2] == "routedByValue": // \${ and $${ are a text
 			text(strings.TrimPrefix(m[0], m[1]))
 		case strings.Contains(m[3], "${"): // ${A:${B:c}} is not possible in walpost.yaml
-			ref, after = &Reference{Provider: nested}, behind(value[len(before):])
+			ref, after = &Reference{Provider: nested}, ""
 		default:
 			ref = &Reference{Provider: "env", key: m[2]}
 			if strings.Contains(m[0], ":") {
@@ -168,23 +168,8 @@ func Split(value string, quarkus bool) []Part {
 	return parts
 }
 
-// nested is the provider of a ${…} that contains another one.
+// nested is the provider of a ${…} that contains another one, and of what follows it.
 const nested = "nested"
-
-// behind is the text behind the ${…} that value begins with, or nothing if that has no end.
-func behind(value string) string {
-	depth := 0
-	for i := range len(value) {
-		if strings.HasPrefix(value[i:], "${") {
-			depth++
-		} else if value[i] == '}' {
-			if depth--; depth == 0 {
-				return value[i+1:]
-			}
-		}
-	}
-	return ""
-}
 
 // From describes the origin of a reference's value.
 func (r *Reference) From() string {
@@ -196,7 +181,7 @@ func (r *Reference) From() string {
 	case "dir", "directory", "strimzidir":
 		return "the file " + Printable(r.File())
 	case nested:
-		return "an expression inside another expression"
+		return "a nested expression and what follows it"
 	case "secrets", "configmaps", "vault":
 		return "${" + Printable(r.Provider+":"+r.path+":"+r.key) + "}"
 	}

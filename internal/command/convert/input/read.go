@@ -106,113 +106,38 @@ func recognise(text []byte) Format {
 	return Connect
 }
 
-// A jsonReader reads the JSON of one connector as nodes of YAML, which have a place.
-type jsonReader struct {
-	text             []byte
-	dec              *json.Decoder
-	at, line, column int // where the newest node is
-}
-
-// readJSON reads one value of JSON.
+// readJSON reads one value of JSON. Every JSON is YAML, too, whose nodes have places.
 func readJSON(text []byte) (*yaml.Node, *SyntaxError) {
-	r := &jsonReader{text: text, dec: json.NewDecoder(bytes.NewReader(text))}
-	r.dec.UseNumber()
-	var whole json.RawMessage // json.Unmarshal has exact offsets of errors, unlike the decoder
+	var whole json.RawMessage // encoding/json is stricter, and has exact offsets of errors
 	if err := json.Unmarshal(text, &whole); err != nil {
-		return nil, r.broken(err)
+		return nil, broken(text, err)
 	}
-	return r.node(0)
-}
-
-// place is a node at an offset.
-func (r *jsonReader) place(offset int) *yaml.Node {
-	if offset = min(max(offset, 0), len(r.text)); offset < r.at || r.line == 0 {
-		r.at, r.line, r.column = 0, 1, 1
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		wrong := notYAML(err)
+		wrong.Text = "a string has an escape or a control character that convert cannot read: write the character itself"
+		return nil, wrong
 	}
-	passed := r.text[r.at:offset]
-	if end := bytes.LastIndexByte(passed, '\n'); end >= 0 {
-		r.line, r.column, passed = r.line+bytes.Count(passed, []byte("\n")), 1, passed[end+1:]
-	}
-	r.at, r.column = offset, r.column+utf8.RuneCount(passed)
-	return &yaml.Node{Kind: yaml.ScalarNode, Line: r.line, Column: r.column}
-}
-
-// jsonFaults are the texts for the errors of encoding/json.
-var jsonFaults = []struct{ has, text string }{
-	{"in string literal", "a string has no end, or contains a character that must be escaped"},
-	{"after object key:value pair", "a comma or } is missing"},
-	{"after object key", "a colon is missing"},
-	{"looking for beginning of object key", "a name in double quotes is missing (perhaps there is an extra comma before it)"},
-	{"looking for beginning of value", "a value is missing: write text in double quotes"},
-	{"", "an unexpected character"},
+	return doc.Content[0], nil
 }
 
 // broken is the error for invalid JSON. It repeats no part of the JSON, which may be a password.
-func (r *jsonReader) broken(err error) *SyntaxError {
-	var syntax *json.SyntaxError
-	if !errors.As(err, &syntax) {
-		return &SyntaxError{Text: "not JSON"}
-	}
-	if at := firstByte(r.text); at < len(r.text) && r.text[at] != '{' && r.text[at] != '[' {
+func broken(text []byte, err error) *SyntaxError {
+	if first := text[firstByte(text)]; first != '{' && first != '[' {
 		return &SyntaxError{Text: "this is neither JSON, nor properties, nor a KafkaConnector: " + fromConnect}
 	}
-	n, fault := r.place(int(syntax.Offset)-1), syntax.Error()
-	switch {
-	case strings.HasPrefix(fault, "unexpected end"):
-		return wrongAt(r.place(len(r.text)), "not JSON: the input ends too early")
-	case strings.Contains(fault, "after top-level value"):
-		return wrongAt(n, "there is more text after the connector")
+	syntax, ok := errors.AsType[*json.SyntaxError](err)
+	if !ok {
+		return &SyntaxError{Text: "not JSON"}
 	}
-	for _, known := range jsonFaults {
-		if strings.Contains(fault, known.has) {
-			return wrongAt(n, "not JSON: %s", known.text)
-		}
+	before, fault := text[:syntax.Offset-1], "the input ends too early"
+	if _, where, ok := strings.Cut(strings.ReplaceAll(syntax.Error(), "' '", "''"), "' "); ok { // invalid character 'x' after object key
+		fault = "an unexpected character " + where
+	} else {
+		before = text
 	}
-	return nil // the last one of jsonFaults fits always
-}
-
-const maxDepth = 16
-
-// node reads the next value. An object must not have a name twice.
-func (r *jsonReader) node(depth int) (*yaml.Node, *SyntaxError) {
-	i := int(r.dec.InputOffset()) // the end of the last token
-	for i < len(r.text) && strings.IndexByte(" \t\r\n,:", r.text[i]) >= 0 {
-		i++
-	}
-	n := r.place(i)
-	token, err := r.dec.Token()
-	switch {
-	case err != nil:
-		return nil, r.broken(err)
-	case token == json.Delim('{'):
-		n.Kind = yaml.MappingNode
-	case token == json.Delim('['):
-		n.Kind = yaml.SequenceNode
-	case token == nil:
-		return n, nil
-	default:
-		n.Value = fmt.Sprint(token)
-		return n, nil
-	}
-	if depth > maxDepth {
-		return nil, wrongAt(n, "objects are nested too deeply")
-	}
-	seen := map[string]bool{}
-	for r.dec.More() {
-		inner, wrong := r.node(depth + 1)
-		if wrong != nil {
-			return nil, wrong
-		}
-		if n.Kind == yaml.MappingNode && len(n.Content)%2 == 0 {
-			if seen[inner.Value] {
-				return nil, wrongAt(inner, "%s occurs twice", inner.Value)
-			}
-			seen[inner.Value] = true
-		}
-		n.Content = append(n.Content, inner)
-	}
-	_, _ = r.dec.Token() // the closing bracket: readJSON has found the text valid
-	return n, nil
+	line := before[bytes.LastIndexByte(before, '\n')+1:]
+	return &SyntaxError{Line: 1 + bytes.Count(before, []byte("\n")), Column: 1 + utf8.RuneCount(line), Text: "not JSON: " + fault}
 }
 
 // wrongAt is an error at the place of a node.
@@ -251,12 +176,10 @@ func readConnect(text []byte) (*Options, error) {
 		switch name := key.Value; {
 		case o.ByName[name] != nil && name != "name": // the config repeats the connector's name
 			return wrongAt(value, "%s occurs twice", name)
-		case value.Kind == yaml.MappingNode:
-			return wrongAt(value, "%s must be a string, a number, true or false (got an object): %s", name, fromConnect)
-		case value.Kind == yaml.SequenceNode:
-			return wrongAt(value, "%s must be a string, a number, true or false (got a list): %s", name, fromConnect)
+		case value.Kind != yaml.ScalarNode:
+			return wrongAt(value, "%s must be a string, a number, true or false: %s", name, fromConnect)
 		case o.ByName[name] == nil:
-			o.Put(&Entry{Name: name, Label: name, Value: value.Value, Line: value.Line})
+			o.put(name, name, value)
 		}
 		return nil
 	}
@@ -277,6 +200,15 @@ func readConnect(text []byte) (*Options, error) {
 		}
 	}
 	return o, nil
+}
+
+// put adds the option that a node is.
+func (o *Options) put(name, label string, n *yaml.Node) {
+	value := n.Value
+	if n.Tag == "!!null" {
+		value = ""
+	}
+	o.Put(&Entry{Name: name, Label: label, Value: value, Line: n.Line})
 }
 
 // wrapped begins the names of fields around a config, to tell them from options.

@@ -29,16 +29,19 @@ func TestPropertiesAreReadAsJavaReadsThem(t *testing.T) {
 func TestPlacesOfBrokenJSONAreExact(t *testing.T) {
 	for text, want := range map[string]string{
 		"{":                                  "line 1, column 2: not JSON: the input ends too early",
-		"{\n \"a\": \"é\" x}":                "line 2, column 11: not JSON: a comma or } is missing",
-		"{\"a\" 1}":                          "line 1, column 6: not JSON: a colon is missing",
-		"{\"a\": secret}":                    "line 1, column 7: not JSON: a value is missing: write text in double quotes",
-		"{\"a\": \"b\",}":                    "line 1, column 11: not JSON: a name in double quotes is missing (perhaps there is an extra comma before it)",
-		"{\"a\": \"b\nc\"}":                  "line 1, column 9: not JSON: a string has no end, or contains a character that must be escaped",
-		"{\"a\": \"b\"} {\"c\": \"d\"}":      "line 1, column 12: there is more text after the connector",
-		"{\"a\": [1]}":                       "line 1, column 7: a must be a string, a number, true or false (got a list): " + fromConnect,
-		"{\"a\": 1,\n\"a\": 2}":              "line 2, column 1: a occurs twice",
+		"{\n \"a\": \"é\" x}":                "line 2, column 11: not JSON: an unexpected character after object key:value pair",
+		"{\"a\" 1}":                          "line 1, column 6: not JSON: an unexpected character after object key",
+		"{\"a\": secret}":                    "line 1, column 7: not JSON: an unexpected character looking for beginning of value",
+		"{\"a\": ' '}":                       "line 1, column 7: not JSON: an unexpected character looking for beginning of value",
+		"{\"a\"  \"b\"}":                     "line 1, column 7: not JSON: an unexpected character after object key",
+		"{\"a\": \"b\",}":                    "line 1, column 11: not JSON: an unexpected character looking for beginning of object key string",
+		"{\"a\": \"b\nc\"}":                  "line 1, column 9: not JSON: an unexpected character in string literal",
+		"{\"a\": \"b\"} {\"c\": \"d\"}":      "line 1, column 12: not JSON: an unexpected character after top-level value",
+		"{\"a\": [1]}":                       "line 1, column 7: a must be a string, a number, true or false: " + fromConnect,
+		"{\"a\":1,\n\t\"a\": 2}":             "line 2, column 7: a occurs twice",
 		"{\"a\": 1, \"config\": {\"a\": 2}}": "line 1, column 26: a occurs twice",
 		"{\"config\": {\"a\": 1}, \"a\": 2}": "line 1, column 27: a occurs twice",
+		"{\"a\": \"\\ud83d\\ude00\"}":        "a string has an escape or a control character that convert cannot read: write the character itself",
 	} {
 		_, err := Read([]byte(text), Auto)
 		if err == nil || err.Error() != want {

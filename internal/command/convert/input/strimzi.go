@@ -2,9 +2,11 @@ package input
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -43,9 +45,6 @@ func readStrimzi(text []byte) (*Options, error) {
 		if len(doc.Content) == 0 || doc.Content[0].Kind == yaml.ScalarNode && doc.Content[0].Tag == "!!null" {
 			continue
 		}
-		if n := mergeKey(doc.Content[0]); n != nil {
-			return nil, wrongAt(n, "convert does not read YAML merge keys (<<): take the resource from the server, with kubectl get kafkaconnector <name> -o yaml")
-		}
 		resources = append(resources, doc.Content[0])
 	}
 	found := false
@@ -78,20 +77,6 @@ func readStrimzi(text []byte) (*Options, error) {
 	return o, nil
 }
 
-// mergeKey finds a << that merges another mapping. If convert read it as an option, it would ignore
-// all that the other mapping has.
-func mergeKey(n *yaml.Node) *yaml.Node {
-	for i, inner := range n.Content {
-		if n.Kind == yaml.MappingNode && i%2 == 0 && inner.Tag == "!!merge" {
-			return inner
-		}
-		if found := mergeKey(inner); found != nil {
-			return found
-		}
-	}
-	return nil
-}
-
 func child(n *yaml.Node, name string) *yaml.Node {
 	for key, value := range members(n) {
 		if key.Value == name {
@@ -105,7 +90,6 @@ func child(n *yaml.Node, name string) *yaml.Node {
 var strimziNames = map[string]string{"class": ClassOption, "tasksMax": "tasks.max"}
 
 func strimziConnector(o *Options, root *yaml.Node) *SyntaxError {
-	s := &strimzi{o: o}
 	for key, value := range members(root) {
 		switch key.Value {
 		case "spec":
@@ -117,11 +101,11 @@ func strimziConnector(o *Options, root *yaml.Node) *SyntaxError {
 				var wrong *SyntaxError
 				switch {
 				case k.Value == "config":
-					wrong = s.flat(v, "", label, 0)
+					wrong = strimziConfig(o, v)
 				case name == "":
 					o.around(label, label, k.Line)
 				default:
-					wrong = s.scalar(v, name, label)
+					wrong = strimziOption(o, v, name, label)
 				}
 				if wrong != nil {
 					return wrong
@@ -136,50 +120,38 @@ func strimziConnector(o *Options, root *yaml.Node) *SyntaxError {
 	return nil
 }
 
-// A strimzi collects options. It counts nodes, because aliases can turn a small file into many
-// nodes.
-type strimzi struct {
-	o     *Options
-	nodes int
-}
-
-// flat adds the options in a node. The names of nested mappings are joined by dots.
-func (s *strimzi) flat(n *yaml.Node, name, label string, depth int) *SyntaxError {
-	for n.Kind == yaml.AliasNode {
-		n = n.Alias
+// strimziConfig adds the options of spec.config, in the order of the file. The decoder follows merge keys.
+func strimziConfig(o *Options, n *yaml.Node) *SyntaxError {
+	var config map[string]yaml.Node
+	if err := n.Decode(&config); err != nil {
+		wrong := &SyntaxError{Line: n.Line, Column: n.Column, Text: "spec.config must be a mapping"}
+		if twice, ok := errors.AsType[*yaml.TypeError](err); ok && n.Kind == yaml.MappingNode {
+			wrong.Text = Printable("spec.config: " + twice.Errors[0]) // the name of an option, and its lines
+		}
+		return wrong
 	}
-	switch s.nodes++; {
-	case s.nodes > 10_000 || depth > maxDepth:
-		return &SyntaxError{Line: n.Line, Text: "spec.config is too large or nested too deeply"}
-	case n.Kind == yaml.MappingNode:
-	case depth == 0:
-		return wrongAt(n, "spec.config must be a mapping")
-	default:
-		return s.scalar(n, name, label)
+	byPlace := func(a, b string) int {
+		return cmp.Or(cmp.Compare(config[a].Line, config[b].Line), cmp.Compare(config[a].Column, config[b].Column))
 	}
-	for key, value := range members(n) {
-		inner := strings.TrimPrefix(name+"."+key.Value, ".")
-		if wrong := s.flat(value, inner, label+"."+key.Value, depth+1); wrong != nil {
+	for _, name := range slices.SortedFunc(maps.Keys(config), byPlace) {
+		value := config[name]
+		if wrong := strimziOption(o, &value, name, "spec.config."+name); wrong != nil {
 			return wrong
 		}
 	}
 	return nil
 }
 
-func (s *strimzi) scalar(n *yaml.Node, name, label string) *SyntaxError {
-	for n.Kind == yaml.AliasNode {
+func strimziOption(o *Options, n *yaml.Node, name, label string) *SyntaxError {
+	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
 	switch {
 	case n.Kind != yaml.ScalarNode:
 		return wrongAt(n, "%s must be one value", label)
-	case s.o.ByName[name] != nil:
+	case o.ByName[name] != nil:
 		return wrongAt(n, "%s occurs twice", label)
 	}
-	value := n.Value
-	if n.Tag == "!!null" {
-		value = ""
-	}
-	s.o.Put(&Entry{Name: name, Label: label, Value: value, Line: n.Line})
+	o.put(name, label, n)
 	return nil
 }
