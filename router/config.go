@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -170,8 +171,14 @@ func enveloped(ps []placement) bool {
 
 // modes are the options for package pgvalue.
 func (c *Config) modes() pgvalue.Modes {
-	return pgvalue.Modes{
-		Time: strings.ToLower(c.TimePrecision), Decimal: strings.ToLower(c.Decimal), Binary: strings.ToLower(c.Binary),
-		Interval: strings.ToLower(c.Interval), HStore: strings.ToLower(c.HStore),
+	return pgvalue.Modes{Time: c.TimePrecision, Decimal: c.Decimal, Binary: c.Binary, Interval: c.Interval, HStore: c.HStore}
+}
+
+// fold writes the words of a section in lower case. Debezium reads them in upper and lower case.
+func fold(section any) {
+	for f := range conf.Fields(reflect.ValueOf(section).Elem(), "") {
+		if f.Has("fold") {
+			f.Value.SetString(strings.ToLower(f.Value.String()))
+		}
 	}
 }

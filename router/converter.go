@@ -63,7 +63,7 @@ func (c *Converter) make() connect.Converter {
 	switch c.Name {
 	case "json":
 		return connect.NewJSON(connect.JSONOptions{
-			Schemas: c.Schemas, NumericDecimals: strings.EqualFold(c.DecimalFormat, "numeric"), ReplaceNullWithDefault: c.NullDefault,
+			Schemas: c.Schemas, NumericDecimals: c.DecimalFormat == "numeric", ReplaceNullWithDefault: c.NullDefault,
 		})
 	case "bytes":
 		return connect.NewByteArray()

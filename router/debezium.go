@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/router/internal/connect"
@@ -40,7 +42,7 @@ func (r *Router) newDebeziumMessages() *debeziumMessages {
 		Params: []connect.Param{{Key: "allowed", Value: "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"}},
 	}
 	// pgvalue knows the options for bytes. Debezium's field is optional in each of them.
-	m.content, _ = pgvalue.Column(&cdc.Column{Name: "content", TypeOID: oidBytea, TypeMod: -1, BaseTypeMod: -1, BaseName: "bytea"}, r.cfg.modes())
+	m.content, _ = pgvalue.Column(&cdc.Column{Name: "content", TypeOID: pgtype.ByteaOID, TypeMod: -1, BaseTypeMod: -1, BaseName: "bytea"}, r.cfg.modes())
 	source := structure("io.debezium.connector.postgresql.Source", 1, false,
 		connect.Field{Name: "version", Schema: text}, connect.Field{Name: "connector", Schema: text}, connect.Field{Name: "name", Schema: text},
 		connect.Field{Name: "ts_ms", Schema: number}, connect.Field{Name: "snapshot", Schema: snapshot}, connect.Field{Name: "db", Schema: text},

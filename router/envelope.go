@@ -82,12 +82,12 @@ func (e *envelope) schema(aggregate string, version int32, payload *connect.Sche
 	if s, ok := e.schemas[key]; ok {
 		return s
 	}
-	s := &connect.Schema{Type: connect.Struct, Name: e.before + aggregate + e.after, Version: version}
+	s := &connect.Schema{Type: connect.Struct, Name: e.before + aggregate + e.after, Version: version, Passing: payload.Passing}
 	s.Fields = append(s.Fields, connect.Field{Name: "payload", Schema: payload})
 	for i := range e.fields {
 		s.Fields = append(s.Fields, connect.Field{Name: e.fields[i].field, Schema: e.fields[i].typ.Schema})
 	}
-	if s.Over(payload).Passing() {
+	if s.Passing {
 		return s
 	}
 	if len(e.schemas) >= maxSchemas {

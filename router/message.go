@@ -14,6 +14,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 )
@@ -52,23 +54,23 @@ func (r *Router) messageColumns(name string) (rel *cdc.Relation, options []strin
 			options = append(options, option)
 		}
 	}
-	text := func(option, column string) { add(option, column, oidText, "text") }
+	text := func(option, column string) { add(option, column, pgtype.TextOID, "text") }
 	converted := func(option, column string, by *DelegatingConverter) {
 		if by.Name == "bytes" || by.Name == "binary" { // no text is possible
-			add(option, column, oidBytea, "bytea")
+			add(option, column, pgtype.ByteaOID, "bytea")
 		} else {
 			text(option, column)
 		}
 	}
 	if r.cfg.Timestamp != "" {
-		add(optionTimestamp, r.cfg.Timestamp, oidTimestamptz, "timestamptz")
+		add(optionTimestamp, r.cfg.Timestamp, pgtype.TimestamptzOID, "timestamptz")
 	}
 	if r.cfg.SchemaVersion != "" && enveloped(r.placements) {
-		add(optionVersion, r.cfg.SchemaVersion, oidInt4, "int4")
+		add(optionVersion, r.cfg.SchemaVersion, pgtype.Int4OID, "int4")
 	}
 	for _, pl := range r.placements {
 		if pl.place == inPartition {
-			add(optionPlacement, pl.column, oidInt4, "int4")
+			add(optionPlacement, pl.column, pgtype.Int4OID, "int4")
 		}
 	}
 	converted(optionPayload, r.cfg.Payload, &r.cfg.Value)
@@ -78,7 +80,7 @@ func (r *Router) messageColumns(name string) (rel *cdc.Relation, options []strin
 	for _, pl := range r.placements {
 		text(optionPlacement, pl.column)
 	}
-	if r.ignoreMissing {
+	if r.cfg.AdditionalMissing == "ignore" {
 		for i, option := range options {
 			if option == optionPlacement {
 				options[i] = ""
@@ -168,9 +170,9 @@ func convertField(oid uint32, value []byte) ([]byte, error) {
 		switch {
 		case string(value) == "null":
 			return nil, nil
-		case oid == oidBytea:
+		case oid == pgtype.ByteaOID:
 			return nil, errors.New("must be a string, because records has a converter of bytes")
-		case oid == oidTimestamptz:
+		case oid == pgtype.TimestamptzOID:
 			return nil, errors.New("must be a string with a time")
 		}
 		return value, nil
@@ -179,13 +181,13 @@ func convertField(oid uint32, value []byte) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case oid == oidTimestamptz:
+	case oid == pgtype.TimestamptzOID:
 		t, err := time.Parse(time.RFC3339Nano, string(text))
 		if err != nil {
 			return nil, errors.New("must be a time with an offset, as in 2026-01-31T12:00:00.123456Z")
 		}
 		return t.UTC().AppendFormat(nil, "2006-01-02 15:04:05.999999+00"), nil
-	case oid == oidBytea:
+	case oid == pgtype.ByteaOID:
 		digits, isHex := bytes.CutPrefix(text, []byte(`\x`))
 		if isHex { // as Postgres prints it
 			if _, err := hex.Decode(make([]byte, hex.DecodedLen(len(digits))), digits); err != nil {

@@ -7,20 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/walpost/walpost/internal/topicname"
-	"github.com/walpost/walpost/router/internal/connect"
 )
-
-// adjustment is package connect's constant for a value of one of the two options
-// ….name.adjustment.mode.
-func adjustment(mode string) connect.NameAdjustment {
-	switch lower(mode) {
-	case "avro":
-		return connect.AvroNames
-	case "avro_unicode":
-		return connect.AvroUnicodeNames
-	}
-	return connect.KeepNames
-}
 
 // schemaPrefix is the start of the names of a table's schemas. Without the EventRouter, it would be
 // the topic of the table (io.debezium.schema.AbstractTopicNamingStrategy.sanitizedTopicName).

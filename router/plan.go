@@ -2,7 +2,6 @@ package router
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/router/internal/connect"
@@ -56,9 +55,6 @@ const maxPlans = 64
 
 // plan returns the plan of a relation, or nil if the relation is none of the configured tables.
 func (r *Router) plan(rel *cdc.Relation) *plan {
-	if rel == r.last {
-		return r.lastPlan
-	}
 	p, ok := r.plans[rel]
 	if !ok {
 		if len(r.plans) >= maxPlans {
@@ -69,7 +65,6 @@ func (r *Router) plan(rel *cdc.Relation) *plan {
 		}
 		r.plans[rel] = p
 	}
-	r.last, r.lastPlan = rel, p
 	return p
 }
 
@@ -196,9 +191,6 @@ func (p *planner) find(option, name string) (column, bool) {
 		p.fail(ColumnType, &c, "%s", err)
 		return c, false
 	}
-	if lower(p.cfg.Binary) == "hex" && c.typ.Schema.Type == connect.String && !c.typ.Text {
-		c.typ.Parse = passPlaceholders(c.typ.Parse)
-	}
 	return c, true
 }
 
@@ -243,7 +235,7 @@ func (p *planner) either(option, set, a, b string) string {
 // missing reports whether a placement is left out: missing columns are ignored, and the table has
 // no such column, or the column has a type without values.
 func (p *planner) missing(name string) bool {
-	if !p.ignoreMissing {
+	if p.cfg.AdditionalMissing != "ignore" {
 		return false
 	}
 	_, ok := (&planner{Router: p.Router, rel: p.rel, modes: p.modes}).find(optionPlacement, name)
@@ -254,6 +246,3 @@ func (p *planner) missing(name string) bool {
 func (p *planner) qualified() string {
 	return schemaPrefix(p.cfg.TopicPrefix, p.rel.Schema, p.rel.Name)
 }
-
-// lower is for options that Debezium reads in upper and lower case.
-func lower(s string) string { return strings.ToLower(strings.TrimSpace(s)) }

@@ -1,7 +1,5 @@
 package router
 
-import "strings"
-
 // A remark counts one kind of thing that the router ignores because the configuration says so.
 type remark struct {
 	count uint64
@@ -16,7 +14,7 @@ func (m *remark) add(what string) { m.count, m.last = m.count+1, what }
 // same time as Route.
 func (r *Router) Remarks(each func(what string, severe bool, count uint64, last string)) {
 	if r.updates.count > 0 {
-		each("unexpected update ignored", strings.EqualFold(r.cfg.InvalidOperation, "error"), r.updates.count, r.updates.last)
+		each("unexpected update ignored", r.cfg.InvalidOperation == "error", r.updates.count, r.updates.last)
 	}
 	if r.notExpanded.count > 0 {
 		each("payload not expanded", false, r.notExpanded.count, r.notExpanded.last)

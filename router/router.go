@@ -33,25 +33,21 @@ import (
 // A Router routes rows by one configuration. It must be used by one goroutine at a time, except for
 // Needs, which any goroutine may call at any time.
 type Router struct {
-	cfg           Config
-	placements    []placement
-	ignoreMissing bool
-	fatalUpdates  bool
-	schemaNames   connect.NameAdjustment
-	fieldNames    connect.NameAdjustment
-	topics        *topics
-	convs         converters
-	fixed         fixed
-	dropped       []string          // the names of headers that records.headers drops
-	expander      *connect.Expander // nil if payloads stay as they are
+	cfg         Config
+	placements  []placement
+	schemaNames connect.NameAdjustment
+	fieldNames  connect.NameAdjustment
+	topics      *topics
+	convs       converters
+	fixed       fixed
+	dropped     []string          // the names of headers that records.headers drops
+	expander    *connect.Expander // nil if payloads stay as they are
 
 	updates, notExpanded remark
 	messages             messages
 	debezium             *debeziumMessages // nil if messages are routed like rows
 
-	plans    map[*cdc.Relation]*plan // nil values are relations of other tables
-	last     *cdc.Relation
-	lastPlan *plan // the plan of last
+	plans map[*cdc.Relation]*plan // nil values are relations of other tables
 }
 
 // New returns a Router, or every option that is wrong, as conf.Problems.
@@ -60,17 +56,18 @@ func New(cfg Config) (*Router, error) {
 	if len(wrong) > 0 {
 		return nil, wrong
 	}
+	fold(&cfg.Options)
+	fold(&cfg.Records)
 	r := &Router{
 		cfg: cfg, placements: placements, topics: topics,
-		ignoreMissing: lower(cfg.AdditionalMissing) == "ignore", fatalUpdates: lower(cfg.InvalidOperation) == "fatal",
-		schemaNames: adjustment(cfg.SchemaNames), fieldNames: adjustment(cfg.FieldNames),
+		schemaNames: connect.NameAdjustment(cfg.SchemaNames), fieldNames: connect.NameAdjustment(cfg.FieldNames),
 		convs: cfg.converters(), plans: map[*cdc.Relation]*plan{},
 	}
 	if cfg.ExpandJSON {
-		r.expander = connect.NewExpander(connect.ExpandOptions{
-			Payload: cfg.Payload, FieldNames: adjustment(cfg.JSONFieldNames), Text: cfg.Value.text(),
-			NullBytes: lower(cfg.JSONNull) == "optional_bytes", EmptyStrings: lower(cfg.JSONEmptyArray) == "optional_string",
-		})
+		r.expander = &connect.Expander{
+			Payload: cfg.Payload, FieldNames: connect.NameAdjustment(cfg.JSONFieldNames), Text: cfg.Value.text(),
+			NullBytes: cfg.JSONNull == "optional_bytes", EmptyStrings: cfg.JSONEmptyArray == "optional_string",
+		}
 	}
 	for _, s := range cfg.Headers {
 		r.dropped = append(r.dropped, s.Drop...)
@@ -111,7 +108,7 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	row := row{values: ev.Row.Values, relation: p.rel}
 	var oldKey []any
 	if ev.Kind == cdc.Update {
-		row.old, row.unavailable, row.binary = &ev.Old, r.cfg.UnavailableValue, lower(r.cfg.Binary)
+		row.old, row.unavailable, row.binary = &ev.Old, r.cfg.UnavailableValue, r.cfg.Binary
 		var problem *Problem
 		if oldKey, problem = r.changedKey(p, ev); problem != nil {
 			return false, p.refuse(ev, &row, rec, p.eventID(ev), *problem)
@@ -144,7 +141,7 @@ func (r *Router) changedKey(p *plan, ev *cdc.Event) ([]any, *Problem) {
 			return old, problem
 		}
 	}
-	if r.fatalUpdates {
+	if r.cfg.InvalidOperation == "fatal" {
 		return nil, &Problem{
 			Rule: UpdateFatal, Option: "router.table.op.invalid.behavior",
 			Message: "the row was updated, and updates are fatal: write outbox rows only once, or set the option to warn",

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/router/internal/connect"
 )
@@ -47,50 +49,25 @@ func (r *row) convert(conv connect.Converter, topic string, s *connect.Schema, v
 	return out[start:len(out):len(out)], nil
 }
 
-// Type OIDs of Postgres' catalog (pg_type.dat). They never change.
-const (
-	oidBytea, oidInt4, oidText      = 17, 23, 25
-	oidJSON, oidXML                 = 114, 142
-	oidBPChar, oidVarchar, oidJSONB = 1042, 1043, 3802
-	oidTimestamp, oidTimestamptz    = 1114, 1184
-)
-
 // placeholder returns what Debezium writes for a value that is not in the WAL.
 func (r *row) placeholder(c *column) []byte {
 	col := &r.relation.Columns[c.index]
 	switch base := cmp.Or(col.BaseType, col.TypeOID); {
-	case base == oidBytea && strings.HasPrefix(r.binary, "base64"):
+	case base == pgtype.ByteaOID && strings.HasPrefix(r.binary, "base64"):
 		if !col.NotNull {
 			return nil // Debezium has no text for its placeholder here and writes null
 		}
-	case base == oidBytea:
+	case base == pgtype.ByteaOID && r.binary == "bytes":
 		value := []byte(r.unavailable)
 		if digits, ok := strings.CutPrefix(r.unavailable, "hex:"); ok {
 			if b, err := hex.DecodeString(digits); err == nil {
 				value = b
 			}
 		}
-		if r.binary == "hex" { // Debezium does not write the placeholder's digits
-			return append([]byte{placeholderMark}, string([]rune(string(value)))...)
-		}
 		return append([]byte(`\x`), hex.EncodeToString(value)...)
-	case base == oidText, base == oidVarchar, base == oidBPChar, base == oidJSON, base == oidJSONB, base == oidXML, col.BaseName == "citext":
+	case base == pgtype.TextOID, base == pgtype.VarcharOID, base == pgtype.BPCharOID, base == pgtype.JSONOID, base == pgtype.JSONBOID, base == pgtype.XMLOID, col.BaseName == "citext":
 		return []byte(r.unavailable)
 	}
 	r.problem = c.problem(ValueSent, nil, "column %s is a large value that the update did not change, so the WAL does not have it", c.name)
 	return nil
-}
-
-// placeholderMark starts a placeholder that replaces bytes in hexadecimal digits. No text in
-// Postgres has this character.
-const placeholderMark = 0
-
-// passPlaceholders returns a parse that returns such a placeholder as it is.
-func passPlaceholders(parse func([]byte) (any, error)) func([]byte) (any, error) {
-	return func(raw []byte) (any, error) {
-		if len(raw) > 0 && raw[0] == placeholderMark {
-			return string(raw[1:]), nil
-		}
-		return parse(raw)
-	}
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
@@ -18,7 +20,7 @@ func (p *planner) stamp(name string) *column {
 		return nil
 	}
 	col := &p.rel.Columns[c.index]
-	if oid := cmp.Or(col.BaseType, col.TypeOID); oid != oidTimestamp && oid != oidTimestamptz {
+	if oid := cmp.Or(col.BaseType, col.TypeOID); oid != pgtype.TimestampOID && oid != pgtype.TimestamptzOID {
 		p.fail(ColumnType, &c, "column %s must be a timestamp or timestamptz (it is a %s)", col.Name, col.TypeName)
 		return nil
 	}

@@ -5,24 +5,6 @@ import (
 	"fmt"
 )
 
-// ExpandOptions are the EventRouter's options for JSON payloads.
-type ExpandOptions struct {
-	Payload    string         // table.field.event.payload: the structs are named after it
-	FieldNames NameAdjustment // field.name.adjustment.mode
-
-	// NullBytes makes optional bytes of a member that is null (table.json.payload.null.behavior:
-	// optional_bytes). Otherwise the member is left out.
-	NullBytes bool
-	// EmptyStrings makes an array of optional strings of a member that is an empty array
-	// (table.json.payload.empty.array.behavior: optional_string, Debezium 3.7). Otherwise the member
-	// is left out.
-	EmptyStrings bool
-
-	// Text means that the value goes to StringConverter, which ignores the schema. Debezium gives
-	// it the text of a document that it cannot expand; with another converter, Debezium fails.
-	Text bool
-}
-
 // An Expander makes a value with a schema from a payload that is a JSON document, as Debezium's
 // JsonSchemaData does (table.expand.json.payload). If Debezium fails, or gives different results
 // after each start, the Expander differs:
@@ -53,14 +35,24 @@ type ExpandOptions struct {
 //     runs out of memory. Here the document stays text.
 //  10. The value has more than 1000 levels. Debezium stops. Here it is written.
 //
-// With ExpandOptions.Text, a document on which Debezium stops stays text. Several goroutines may
-// use an Expander.
+// With Text, a document on which Debezium stops stays text. Several goroutines may use an Expander. Its
+// fields are the EventRouter's options.
 type Expander struct {
-	o ExpandOptions
-}
+	Payload    string         // table.field.event.payload: the structs are named after it
+	FieldNames NameAdjustment // field.name.adjustment.mode
 
-// NewExpander returns an Expander.
-func NewExpander(o ExpandOptions) *Expander { return &Expander{o: o} }
+	// NullBytes makes optional bytes of a member that is null (table.json.payload.null.behavior:
+	// optional_bytes). Otherwise the member is left out.
+	NullBytes bool
+	// EmptyStrings makes an array of optional strings of a member that is an empty array
+	// (table.json.payload.empty.array.behavior: optional_string, Debezium 3.7). Otherwise the member
+	// is left out.
+	EmptyStrings bool
+
+	// Text means that the value goes to StringConverter, which ignores the schema. Debezium gives
+	// it the text of a document that it cannot expand; with another converter, Debezium fails.
+	Text bool
+}
 
 // Expand returns a schema and a value for a JSON text. After an error, the payload must stay as it
 // is. The schema may be nil: see the first point of Expander.
@@ -83,8 +75,8 @@ func (e *Expander) expand(text string) (s *Schema, v any, f fidelity, err error)
 	if err != nil {
 		return nil, nil, exact, err
 	}
-	x := expansion{o: &e.o, work: 16<<20 + 4*len(text)}
-	if s, err = x.infer(e.o.Payload, &doc); err != nil {
+	x := expansion{Expander: e, work: 16<<20 + 4*len(text)}
+	if s, err = x.infer(e.Payload, &doc); err != nil {
 		return nil, nil, x.fidelity, err
 	}
 	if s == nil {
@@ -96,7 +88,7 @@ func (e *Expander) expand(text string) (s *Schema, v any, f fidelity, err error)
 	if v, err = x.value(&doc, s); err != nil {
 		return nil, nil, x.fidelity, err
 	}
-	if e.o.Text && x.fidelity == repaired {
+	if e.Text && x.fidelity == repaired {
 		return nil, nil, x.fidelity, errors.New("Debezium cannot expand it") //nolint:staticcheck // a name
 	}
 	return s, v, x.fidelity, nil
@@ -104,7 +96,7 @@ func (e *Expander) expand(text string) (s *Schema, v any, f fidelity, err error)
 
 // An expansion is the work on one document.
 type expansion struct {
-	o        *ExpandOptions
+	*Expander
 	work     int // how many more bytes of JSON may be made, roughly
 	fidelity fidelity
 
@@ -170,13 +162,13 @@ func (x *expansion) structValue(n *node, s *Schema) (any, error) {
 		if m.node.kind == null {
 			continue
 		}
-		name := x.o.FieldNames.Adjust(m.name)
+		name := x.FieldNames.Adjust(m.name)
 		found := next
 		if next == len(s.Fields) || s.Fields[next].Name != name {
 			found = x.field(s, name)
 		}
 		next = found + 1
-		dropped := m.node.empty() && !x.o.EmptyStrings // by the options, unless another object has elements for the field
+		dropped := m.node.empty() && !x.EmptyStrings // by the options, unless another object has elements for the field
 		switch {
 		case found < 0 && !dropped:
 			x.fidelity = repaired

@@ -7,13 +7,13 @@ import (
 
 // The schemas of values without members. The last two have no type yet. Any type replaces them.
 var (
-	expandedString  = &Schema{Type: String, Optional: true, passing: true}
-	expandedBoolean = &Schema{Type: Boolean, Optional: true, passing: true}
-	expandedInt32   = &Schema{Type: Int32, Optional: true, passing: true}
-	expandedInt64   = &Schema{Type: Int64, Optional: true, passing: true}
-	expandedDouble  = &Schema{Type: Float64, Optional: true, passing: true}
-	expandedNull    = &Schema{Type: Bytes, Optional: true, passing: true}  // of null, with NullBytes
-	expandedEmpty   = &Schema{Type: String, Optional: true, passing: true} // of the elements of an empty array, with EmptyStrings
+	expandedString  = &Schema{Type: String, Optional: true, Passing: true}
+	expandedBoolean = &Schema{Type: Boolean, Optional: true, Passing: true}
+	expandedInt32   = &Schema{Type: Int32, Optional: true, Passing: true}
+	expandedInt64   = &Schema{Type: Int64, Optional: true, Passing: true}
+	expandedDouble  = &Schema{Type: Float64, Optional: true, Passing: true}
+	expandedNull    = &Schema{Type: Bytes, Optional: true, Passing: true}  // of null, with NullBytes
+	expandedEmpty   = &Schema{Type: String, Optional: true, Passing: true} // of the elements of an empty array, with EmptyStrings
 )
 
 // unknown reports whether s has no type yet.
@@ -37,13 +37,13 @@ func (x *expansion) infer(path string, n *node) (*Schema, error) {
 	case double:
 		return expandedDouble, nil
 	case null:
-		if x.o.NullBytes {
+		if x.NullBytes {
 			return expandedNull, nil
 		}
 		return nil, nil
 	case array:
 		if len(n.members) == 0 {
-			if x.o.EmptyStrings {
+			if x.EmptyStrings {
 				return arrayOf(expandedEmpty), nil
 			}
 			return nil, nil
@@ -59,16 +59,16 @@ func (x *expansion) infer(path string, n *node) (*Schema, error) {
 }
 
 func arrayOf(elem *Schema) *Schema {
-	return &Schema{Type: Array, Optional: true, Elem: elem, passing: true}
+	return &Schema{Type: Array, Optional: true, Elem: elem, Passing: true}
 }
 
 func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
-	s := &Schema{Type: Struct, Optional: true, Name: path, passing: true}
+	s := &Schema{Type: Struct, Optional: true, Name: path, Passing: true}
 	s.Fields = make([]Field, 0, len(n.members))
 	var adjusted map[string]bool
 	for i := range n.members {
 		m := &n.members[i]
-		name := x.o.FieldNames.Adjust(m.name)
+		name := x.FieldNames.Adjust(m.name)
 		var below string
 		var err error
 		if m.node.kind == object || m.node.kind == array {
@@ -86,7 +86,7 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 		if name == "" {
 			return nil, errors.New("a member of it has no name")
 		}
-		if x.o.FieldNames != KeepNames {
+		if !x.FieldNames.keeps() {
 			if adjusted == nil {
 				adjusted = make(map[string]bool, len(n.members))
 			}
@@ -147,13 +147,13 @@ func (x *expansion) inferElements(path string, n *node) (*Schema, error) {
 		}
 	}
 	switch {
-	case sample == nil && x.o.NullBytes:
+	case sample == nil && x.NullBytes:
 		return expandedNull, nil
 	case sample == nil:
 		return nil, errors.New("an array in it has only nulls")
 	case sample.kind == object:
 		return x.inferObjects(path, n, nulls)
-	case sample.kind == array && sample.empty() && !x.o.EmptyStrings:
+	case sample.kind == array && sample.empty() && !x.EmptyStrings:
 		return nil, errors.New("an array in it has an empty array as its first element")
 	case sample.kind == array: // Debezium looks at the first one only
 		return x.infer("", sample)
@@ -226,7 +226,7 @@ type merged struct {
 
 func newMerged(s *Schema) *merged {
 	fields := append([]Field(nil), s.Fields...)
-	return &merged{schema: &Schema{Type: Struct, Name: s.Name, Optional: s.Optional, Fields: fields, passing: true}, at: indexes(fields)}
+	return &merged{schema: &Schema{Type: Struct, Name: s.Name, Optional: s.Optional, Fields: fields, Passing: true}, at: indexes(fields)}
 }
 
 func (x *expansion) mergeInto(m *merged, s *Schema) error {

@@ -25,18 +25,18 @@ func (q expandQuestion) golden() string {
 	return q.nulls + " " + q.names + " " + strconv.QuoteToGraphic(q.text)
 }
 
-func (q expandQuestion) options() ExpandOptions {
-	o := ExpandOptions{Payload: "payload"}
+func (q expandQuestion) options() *Expander {
+	o := &Expander{Payload: "payload"}
 	if q.nulls == "optional_bytes" {
 		o.NullBytes = true
 	}
-	o.FieldNames = map[string]NameAdjustment{"none": KeepNames, "avro": AvroNames, "avro_unicode": AvroUnicodeNames}[q.names]
+	o.FieldNames = NameAdjustment(q.names)
 	return o
 }
 
 // ourExpansion answers as Oracle.java does, with the expander's options as they stand, and says how much of it is Debezium's.
-func ourExpansion(o ExpandOptions, text string) ([]answer, fidelity) {
-	s, v, f, err := NewExpander(o).expand(text)
+func ourExpansion(o *Expander, text string) ([]answer, fidelity) {
+	s, v, f, err := o.expand(text)
 	if err != nil {
 		s, v = &Schema{Type: String, Optional: true}, text
 	}

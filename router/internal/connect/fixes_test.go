@@ -12,22 +12,22 @@ func TestWhatIsFixed(t *testing.T) {
 		text, want string // without schemas; "" for text
 		schema     string // a piece of the schema
 	}{
-		{KeepNames, `[1,2]`, `[1,2]`, `"type":"array"`},
-		{KeepNames, `{"a":9223372036854775808}`, "", ""},
-		{KeepNames, `{"a":[{"k":1},{"k":3000000000}]}`, `{"a":[{"k":1},{"k":3000000000}]}`, `{"type":"int64","optional":true,"field":"k"}`},
-		{KeepNames, `{"a":[{"k":1},{"k":"x"}]}`, "", ""},
-		{KeepNames, `{"a":[{"k":1},{"m":2}]}`, `{"a":[{"k":1,"m":null},{"k":null,"m":2}]}`, `"optional":false,"name":"payload.a"`},
-		{KeepNames, `{"a":[{"o":{"x":1}},{"o":{"y":2}}]}`, `{"a":[{"o":{"x":1,"y":null}},{"o":{"x":null,"y":2}}]}`, ""},
-		{KeepNames, `{"a":[{"k":1},{"m":2},null]}`, `{"a":[{"k":1,"m":null},{"k":null,"m":2},null]}`, `"optional":true,"name":"payload.a"`},
-		{KeepNames, `[[{},{"a":1}],[null]]`, "", ""},
-		{KeepNames, `{"a":[[{"x":1}],[{"y":2}]]}`, "", ""},
-		{KeepNames, `{"a":[[1],[null]]}`, `{"a":[[1],[null]]}`, ""},
-		{AvroNames, `{"a-b":1}`, `{"a_b":1}`, ""},
-		{AvroNames, `{"a-b":1,"a_b":2}`, "", ""},
-		{AvroNames, `{"a_b":[1],"a-b":[]}`, `{"a_b":[1]}`, ""},
-		{AvroUnicodeNames, `{"ſ":1,"é":2,"\t":3,"日":4}`, `{"_u17f":1,"_u00e9":2,"_u009":3,"_u65e5":4}`, ""},
+		{"none", `[1,2]`, `[1,2]`, `"type":"array"`},
+		{"none", `{"a":9223372036854775808}`, "", ""},
+		{"none", `{"a":[{"k":1},{"k":3000000000}]}`, `{"a":[{"k":1},{"k":3000000000}]}`, `{"type":"int64","optional":true,"field":"k"}`},
+		{"none", `{"a":[{"k":1},{"k":"x"}]}`, "", ""},
+		{"none", `{"a":[{"k":1},{"m":2}]}`, `{"a":[{"k":1,"m":null},{"k":null,"m":2}]}`, `"optional":false,"name":"payload.a"`},
+		{"none", `{"a":[{"o":{"x":1}},{"o":{"y":2}}]}`, `{"a":[{"o":{"x":1,"y":null}},{"o":{"x":null,"y":2}}]}`, ""},
+		{"none", `{"a":[{"k":1},{"m":2},null]}`, `{"a":[{"k":1,"m":null},{"k":null,"m":2},null]}`, `"optional":true,"name":"payload.a"`},
+		{"none", `[[{},{"a":1}],[null]]`, "", ""},
+		{"none", `{"a":[[{"x":1}],[{"y":2}]]}`, "", ""},
+		{"none", `{"a":[[1],[null]]}`, `{"a":[[1],[null]]}`, ""},
+		{"avro", `{"a-b":1}`, `{"a_b":1}`, ""},
+		{"avro", `{"a-b":1,"a_b":2}`, "", ""},
+		{"avro", `{"a_b":[1],"a-b":[]}`, `{"a_b":[1]}`, ""},
+		{"avro_unicode", `{"ſ":1,"é":2,"\t":3,"日":4}`, `{"_u17f":1,"_u00e9":2,"_u009":3,"_u65e5":4}`, ""},
 	} {
-		s, v, err := NewExpander(ExpandOptions{Payload: "payload", FieldNames: c.names}).Expand(c.text)
+		s, v, err := (&Expander{Payload: "payload", FieldNames: c.names}).Expand(c.text)
 		if c.want == "" {
 			if err == nil {
 				t.Errorf("%s is expanded", c.text)

@@ -12,10 +12,10 @@ func FuzzExpand(f *testing.F) {
 		f.Add(text, uint8(i))
 	}
 	f.Fuzz(func(t *testing.T, text string, options uint8) {
-		o := ExpandOptions{
-			Payload: "payload", NullBytes: options&1 == 1, EmptyStrings: options>>1&1 == 1, FieldNames: NameAdjustment(options >> 2 % 3), Text: options>>4&1 == 1,
+		o := &Expander{
+			Payload: "payload", NullBytes: options&1 == 1, EmptyStrings: options>>1&1 == 1, FieldNames: []NameAdjustment{"none", "avro", "avro_unicode"}[options>>2%3], Text: options>>4&1 == 1,
 		}
-		s, v, err := NewExpander(o).Expand(text)
+		s, v, err := o.Expand(text)
 		if err != nil {
 			s, v = &Schema{Type: String}, text
 		}

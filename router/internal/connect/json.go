@@ -63,23 +63,13 @@ func (c *jsonConverter) appendEnvelope(dst []byte, s *Schema) ([]byte, error) {
 		return dst, err
 	}
 	dst = append(dst, `,"payload":`...)
-	if keep(s) {
+	if !s.Passing {
 		if len(c.schemas) >= keptSchemas {
 			clear(c.schemas)
 		}
 		c.schemas[s] = append([]byte(nil), dst[start:]...)
 	}
 	return dst, nil
-}
-
-// keep reports whether s can occur again: neither s nor a field of s was made for one value.
-func keep(s *Schema) bool {
-	for _, f := range s.Fields {
-		if f.Schema != nil && f.Schema.passing {
-			return false
-		}
-	}
-	return !s.passing
 }
 
 func logical(s *Schema) bool {

@@ -43,7 +43,7 @@ func TestLimitsOfJackson(t *testing.T) {
 	}
 	var asked []string
 	for _, c := range cases {
-		s, v, f, err := NewExpander(ExpandOptions{Payload: "payload"}).expand(c.text)
+		s, v, f, err := (&Expander{Payload: "payload"}).expand(c.text)
 		if (err == nil) != c.expands || f != exact {
 			t.Errorf("%s: expanded %v, %s (%.100v)", c.name, err == nil, f, err)
 		}
@@ -60,7 +60,7 @@ func TestLimitsOfJackson(t *testing.T) {
 		return
 	}
 	for i, java := range ask(t, asked) {
-		us, _ := ourExpansion(ExpandOptions{Payload: "payload"}, cases[i].text)
+		us, _ := ourExpansion(&Expander{Payload: "payload"}, cases[i].text)
 		for k := range java {
 			// Jackson writes no more than 1000 levels; we do.
 			if java[k] != us[k] && !java[k].failed() {
@@ -90,7 +90,7 @@ func TestExpansionIsBounded(t *testing.T) {
 	names.WriteString(`{}]}`)
 	path := strings.Repeat(`{"`+strings.Repeat("x", 1000)+`":`, 999) + "1" + strings.Repeat("}", 999)
 	for _, text := range []string{b.String(), deep, names.String(), path} {
-		if _, _, err := NewExpander(ExpandOptions{Payload: "payload"}).Expand(text); err == nil || !strings.Contains(err.Error(), "too many different members") {
+		if _, _, err := (&Expander{Payload: "payload"}).Expand(text); err == nil || !strings.Contains(err.Error(), "too many different members") {
 			t.Errorf("%.40s… is expanded, %v", text, err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestExpansionLosesNothing(t *testing.T) {
 		q.names = "none"
 		o := q.options()
 		o.EmptyStrings = g.IntN(2) == 1
-		s, v, f, err := NewExpander(o).expand(q.text)
+		s, v, f, err := o.expand(q.text)
 		if err != nil || s == nil {
 			continue
 		}

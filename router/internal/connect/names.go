@@ -8,14 +8,16 @@ import (
 )
 
 // A NameAdjustment changes the names of fields and schemas into names that Avro allows (Debezium's
-// field.name.adjustment.mode and schema.name.adjustment.mode).
-type NameAdjustment uint8
+// field.name.adjustment.mode and schema.name.adjustment.mode). With none, names stay; with avro, _ replaces
+// a character that is not allowed; with avro_unicode, _u and its code replace it, and _ is not allowed.
+type NameAdjustment string
 
 const (
-	KeepNames        NameAdjustment = iota // none
-	AvroNames                              // avro: _ replaces a character that is not allowed
-	AvroUnicodeNames                       // avro_unicode: _u and its code replace it; _ is not allowed
+	avroNames        NameAdjustment = "avro"
+	avroUnicodeNames NameAdjustment = "avro_unicode"
 )
+
+func (a NameAdjustment) keeps() bool { return a != avroNames && a != avroUnicodeNames }
 
 // Adjust returns the adjusted name of a field.
 func (a NameAdjustment) Adjust(name string) string { return a.adjust(name, false) }
@@ -25,7 +27,7 @@ func (a NameAdjustment) AdjustSchema(name string) string { return a.adjust(name,
 
 // adjust counts a character above U+FFFF as two, as Java does.
 func (a NameAdjustment) adjust(name string, dots bool) string {
-	if a == KeepNames || name == "" {
+	if a.keeps() || name == "" {
 		return name
 	}
 	fits := true
@@ -55,7 +57,7 @@ func (a NameAdjustment) adjust(name string, dots bool) string {
 			switch {
 			case a.allows(u, first, dots):
 				out = append(out, byte(u))
-			case a == AvroNames:
+			case a == avroNames:
 				out = append(out, '_')
 				if first && unicode.IsDigit(u) {
 					out = utf8.AppendRune(out, u)
@@ -75,6 +77,6 @@ func (a NameAdjustment) adjust(name string, dots bool) string {
 
 // allows reports whether the adjustment keeps a unit of UTF-16.
 func (a NameAdjustment) allows(u rune, first, dots bool) bool {
-	return u >= 'a' && u <= 'z' || u >= 'A' && u <= 'Z' || u == '_' && a == AvroNames ||
+	return u >= 'a' && u <= 'z' || u >= 'A' && u <= 'Z' || u == '_' && a == avroNames ||
 		!first && (u >= '0' && u <= '9' || u == '.' && dots)
 }

@@ -43,20 +43,9 @@ type Schema struct {
 	Elem   *Schema // of an Array, and the values of a Map
 	Key    *Schema // of a Map
 
-	// passing means that the schema was made for one value, so a converter need not remember it.
-	passing bool
+	// Passing means that the schema, or one in it, was made for one value, so a converter need not remember it.
+	Passing bool
 }
-
-// Over returns s. If inner was made for one value only, it marks s in the same way, because s
-// contains inner.
-func (s *Schema) Over(inner *Schema) *Schema {
-	s.passing = s.passing || inner != nil && inner.passing
-	return s
-}
-
-// Passing reports whether s was made for one value only. Nothing that is derived from s is worth
-// remembering.
-func (s *Schema) Passing() bool { return s.passing }
 
 // A Param is one parameter of a Schema.
 type Param struct{ Key, Value string }

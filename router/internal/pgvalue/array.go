@@ -11,9 +11,9 @@ import (
 func array(t pgType, m Modes) *representation {
 	e := *t.element
 	switch e.oid {
-	case oidMoney, oidName, oidInterval, oidVarbit, oidXML, oidPoint:
+	case oidMoney, pgtype.NameOID, pgtype.IntervalOID, pgtype.VarbitOID, pgtype.XMLOID, pgtype.PointOID:
 		return nil
-	case oidBit: // Debezium has the schema of one bit string, and no value
+	case pgtype.BitOID: // Debezium has the schema of one bit string, and no value
 		r := bitString(e)
 		r.parse = func([]byte) (any, error) { return nil, errLeftOut }
 		return r
@@ -29,7 +29,7 @@ func array(t pgType, m Modes) *representation {
 	if element.element != nil {
 		parse = element.element
 	}
-	required := len(e.labels) > 0 || e.oid == oidTSVector
+	required := len(e.labels) > 0 || e.oid == pgtype.TSVectorOID
 	nullFails := false
 	switch {
 	case t.oid == oidInt2Vector || t.oid == oidOIDVector: // printed without braces: Debezium sees no elements

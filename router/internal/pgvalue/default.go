@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
@@ -23,7 +25,7 @@ func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok
 	}
 	isNull := strings.HasPrefix(expr, "NULL::")
 	switch t.oid {
-	case oidBit:
+	case pgtype.BitOID:
 		s, ok := literal(expr, "00")
 		if !ok {
 			return nil, false
@@ -35,38 +37,38 @@ func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok
 			return []byte{map[bool]byte{true: 1}[s == "1"]}, true
 		}
 		return bitsDefault(v, s)
-	case oidVarbit:
+	case pgtype.VarbitOID:
 		if s, ok := literal(expr, "0"); ok {
 			return bitsDefault(v, s)
 		}
-	case oidBool:
+	case pgtype.BoolOID:
 		if s, ok := literal(expr, "false"); ok && !isNull {
 			return strings.EqualFold(s, "true"), true
 		}
-	case oidText, oidVarchar, oidBPChar, oidXML:
+	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.XMLOID:
 		return asAny(literal(expr, ""))
-	case oidJSON, oidJSONB:
+	case pgtype.JSONOID, pgtype.JSONBOID:
 		return asAny(literal(expr, "{}"))
-	case oidNumeric:
+	case pgtype.NumericOID:
 		if s, ok := literal(expr, "0.0"); ok && !isNull && v.schema.Type != connect.Struct {
 			return parsed(v.element, s)
 		}
-	case oidFloat4, oidFloat8:
+	case pgtype.Float4OID, pgtype.Float8OID:
 		if s, ok := literal(expr, "0.0"); ok && !isNull {
 			return parsed(v.parse, strings.Trim(s, javaSpace))
 		}
-	case oidInt2, oidInt4, oidInt8:
+	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID:
 		if s, ok := literal(expr, "0"); ok && !isNull {
 			return parsed(v.parse, s)
 		}
-	case oidUUID:
+	case pgtype.UUIDOID:
 		if s, ok := literal(expr, "00000000-0000-0000-0000-000000000000"); ok {
 			s = strings.ToLower(s)
 			return s, uuid.MatchString(s)
 		}
-	case oidDate, oidTime, oidTimestamp, oidTimestamptz:
+	case pgtype.DateOID, pgtype.TimeOID, pgtype.TimestampOID, pgtype.TimestamptzOID:
 		return temporalDefault(t, m, v, expr)
-	case oidInterval:
+	case pgtype.IntervalOID:
 		s, ok := literal(expr, "epoch")
 		if isNull || ok && s == "epoch" {
 			s, ok = "00:00:00", true
@@ -96,7 +98,7 @@ const javaSpace = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\t\n\v\f\r\x0e\x0f\x10\x1
 
 func trimmed(oid uint32) bool {
 	switch oid {
-	case oidText, oidVarchar, oidBPChar, oidXML, oidJSON, oidJSONB:
+	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.XMLOID, pgtype.JSONOID, pgtype.JSONBOID:
 		return false
 	}
 	return true
@@ -155,7 +157,7 @@ const (
 )
 
 func temporalDefault(t pgType, m Modes, v *representation, expr string) (any, bool) {
-	if t.oid == oidTime {
+	if t.oid == pgtype.TimeOID {
 		s, ok := literal(expr, "00:00:00")
 		switch {
 		case !ok:
@@ -181,12 +183,12 @@ func temporalDefault(t pgType, m Modes, v *representation, expr string) (any, bo
 		return nil, false
 	}
 	switch t.oid {
-	case oidDate:
+	case pgtype.DateOID:
 		if m.Time == "isostring" {
 			return string(append(appendDate(nil, at.days), 'Z')), true
 		}
 		return int64(int32(at.days)), true
-	case oidTimestamptz:
+	case pgtype.TimestamptzOID:
 		b := append(appendDate(nil, at.days), 'T')
 		return string(append(appendClock(b, at.micros, digitsOrNeeded(precision(t))), 'Z')), true
 	}
@@ -199,11 +201,11 @@ func endOfTime(t pgType, m Modes, first bool) (any, bool) {
 		at, iso = moment{midnight(-lastYear, 1, 1).Unix() / 86_400, 0}, "-999999999-01-01T00:00:00Z"
 	}
 	switch {
-	case t.oid == oidDate && m.Time == "isostring":
+	case t.oid == pgtype.DateOID && m.Time == "isostring":
 		return string(append(appendDate(nil, at.days), 'Z')), true
-	case t.oid == oidDate:
+	case t.oid == pgtype.DateOID:
 		return int64(int32(at.days)), true
-	case t.oid == oidTimestamptz:
+	case t.oid == pgtype.TimestamptzOID:
 		return nil, false
 	case m.Time == "isostring":
 		return iso, true

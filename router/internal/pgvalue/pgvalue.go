@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/router/internal/connect"
 )
@@ -158,57 +160,57 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 		return text("io.debezium.data.Enum", connect.Param{Key: "allowed", Value: strings.Join(t.labels, ",")})
 	}
 	switch t.oid {
-	case oidBool:
+	case pgtype.BoolOID:
 		return plain(connect.Boolean, boolean)
-	case oidBit, oidVarbit:
+	case pgtype.BitOID, pgtype.VarbitOID:
 		return bitString(t)
-	case oidInt2:
+	case pgtype.Int2OID:
 		return plain(connect.Int16, integer(16))
-	case oidInt4:
+	case pgtype.Int4OID:
 		return plain(connect.Int32, integer(32))
-	case oidInt8:
+	case pgtype.Int8OID:
 		return plain(connect.Int64, integer(64))
-	case oidOID:
+	case pgtype.OIDOID:
 		return plain(connect.Int64, integer(64))
-	case oidFloat4:
+	case pgtype.Float4OID:
 		return plain(connect.Float32, float4)
-	case oidFloat8:
+	case pgtype.Float8OID:
 		return plain(connect.Float64, float8)
-	case oidNumeric:
+	case pgtype.NumericOID:
 		return numeric(t, m)
 	case oidMoney:
 		return money(m)
-	case oidText, oidVarchar, oidBPChar, oidChar, oidInet, oidCIDR, oidMacaddr, oidMacaddr8, oidTSRange, oidTSTZRange, oidDateRange,
-		oidInt4Range, oidNumRange, oidInt8Range:
+	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.QCharOID, pgtype.InetOID, pgtype.CIDROID, pgtype.MacaddrOID, pgtype.Macaddr8OID, pgtype.TsrangeOID, pgtype.TstzrangeOID, pgtype.DaterangeOID,
+		pgtype.Int4rangeOID, pgtype.NumrangeOID, pgtype.Int8rangeOID:
 		return text("")
-	case oidName: // it has a schema, but Debezium knows no value of it
+	case pgtype.NameOID: // it has a schema, but Debezium knows no value of it
 		if optional {
 			return plain(connect.String, func([]byte) (any, error) { return nil, nil })
 		}
 		return plain(connect.String, func([]byte) (any, error) { return "", nil })
-	case oidUUID:
+	case pgtype.UUIDOID:
 		return text("io.debezium.data.Uuid")
-	case oidJSON, oidJSONB:
+	case pgtype.JSONOID, pgtype.JSONBOID:
 		return text("io.debezium.data.Json")
-	case oidXML:
+	case pgtype.XMLOID:
 		return text("io.debezium.data.Xml")
-	case oidTSVector:
+	case pgtype.TSVectorOID:
 		return text("io.debezium.data.Tsvector")
-	case oidBytea:
+	case pgtype.ByteaOID:
 		return bytea(m)
-	case oidDate:
+	case pgtype.DateOID:
 		return date(m)
-	case oidTime:
+	case pgtype.TimeOID:
 		return timeOfDay(t, m)
-	case oidTimetz:
+	case pgtype.TimetzOID:
 		return timetz()
-	case oidTimestamp:
+	case pgtype.TimestampOID:
 		return timestamp(t, m)
-	case oidTimestamptz:
+	case pgtype.TimestamptzOID:
 		return timestamptz(t)
-	case oidInterval:
+	case pgtype.IntervalOID:
 		return interval(m)
-	case oidPoint:
+	case pgtype.PointOID:
 		return point()
 	}
 	if t.oid < firstUserOID {
@@ -257,19 +259,8 @@ func bareName(s string) string {
 	return s
 }
 
-// The OIDs of types in Postgres' catalog (pg_type.dat). They never change.
+// The OIDs of types in Postgres' catalog (pg_type.dat) that pgtype does not have. They never change.
 const (
-	oidBool, oidBytea, oidChar, oidName        = 16, 17, 18, 19
-	oidInt8, oidInt2, oidInt2Vector, oidInt4   = 20, 21, 22, 23
-	oidText, oidOID, oidOIDVector              = 25, 26, 30
-	oidJSON, oidXML, oidPoint                  = 114, 142, 600
-	oidCIDR, oidFloat4, oidFloat8              = 650, 700, 701
-	oidMacaddr8, oidMoney, oidMacaddr, oidInet = 774, 790, 829, 869
-	oidBPChar, oidVarchar, oidDate, oidTime    = 1042, 1043, 1082, 1083
-	oidTimestamp, oidTimestamptz, oidInterval  = 1114, 1184, 1186
-	oidTimetz, oidBit, oidVarbit, oidNumeric   = 1266, 1560, 1562, 1700
-	oidUUID, oidTSVector, oidJSONB             = 2950, 3614, 3802
-	oidInt4Range, oidNumRange, oidTSRange      = 3904, 3906, 3908
-	oidTSTZRange, oidDateRange, oidInt8Range   = 3910, 3912, 3926
-	firstUserOID                               = 16384
+	oidInt2Vector, oidOIDVector, oidMoney = 22, 30, 790
+	firstUserOID                          = 16384
 )

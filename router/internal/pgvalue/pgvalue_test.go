@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/router/internal/connect"
 )
@@ -46,7 +48,7 @@ func TestARefusalNamesColumnAndType(t *testing.T) {
 		"column x is a type with OID 70000: Debezium leaves":        {Name: "x", TypeOID: 70000, TypeMod: -1},
 		"column tags is a public.pair[]: Debezium leaves":           {Name: "tags", TypeOID: 70000, TypeMod: -1, TypeName: "public.pair[]", BaseName: "_pair", ElementType: 70001, ElementName: "pair"},
 		"column tags is a citext[]: Debezium leaves":                {Name: "tags", TypeOID: 70000, TypeMod: -1, TypeName: "citext[]"}, // no catalog, no element
-		"column m is a xml[] or so: Debezium leaves":                {Name: "m", TypeOID: 70000, TypeMod: -1, TypeName: "xml[] or so", ElementType: oidXML, ElementName: "x", BaseName: "_x", BaseTypeMod: -1},
+		"column m is a xml[] or so: Debezium leaves":                {Name: "m", TypeOID: 70000, TypeMod: -1, TypeName: "xml[] or so", ElementType: pgtype.XMLOID, ElementName: "x", BaseName: "_x", BaseTypeMod: -1},
 		"column many is a numeric(10,2)[] under a domain: Debezium": {Name: "many", TypeOID: 70000, TypeMod: -1, TypeName: "numeric(10,2)[] under a domain", ElementType: 70001, ElementName: "price", BaseName: "_price"},
 	} {
 		if _, err := Column(&c, Modes{}); err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -77,18 +79,18 @@ func TestExtensionTypesAreKnownByNameInAnySchema(t *testing.T) {
 }
 
 func TestAColumnWithoutCatalogHasItsTypmod(t *testing.T) {
-	typ := mustColumn(t, cdc.Column{TypeOID: oidTimestamp, TypeMod: 3}, Modes{})
+	typ := mustColumn(t, cdc.Column{TypeOID: pgtype.TimestampOID, TypeMod: 3}, Modes{})
 	if typ.Schema.Name != "io.debezium.time.Timestamp" || !typ.Schema.Optional {
 		t.Errorf("%s", renderSchema(typ.Schema))
 	}
-	typ = mustColumn(t, cdc.Column{TypeOID: oidNumeric, TypeMod: -1}, Modes{})
+	typ = mustColumn(t, cdc.Column{TypeOID: pgtype.NumericOID, TypeMod: -1}, Modes{})
 	if typ.Schema.Type != connect.Struct {
 		t.Errorf("%s", renderSchema(typ.Schema))
 	}
 }
 
 func TestAValueThatDebeziumCannotHoldIsAnErrorWhereNothingCanStandForIt(t *testing.T) {
-	numeric := cdc.Column{TypeOID: oidNumeric, TypeMod: (10<<16 | 2) + 4}
+	numeric := cdc.Column{TypeOID: pgtype.NumericOID, TypeMod: (10<<16 | 2) + 4}
 	if v, err := mustColumn(t, numeric, Modes{}).Parse([]byte("NaN")); v != nil || err != nil {
 		t.Errorf("a column that may be NULL: %v, %v", v, err)
 	}
@@ -104,23 +106,23 @@ func TestAValueThatDebeziumCannotHoldIsAnErrorWhereNothingCanStandForIt(t *testi
 
 func TestTextThatIsNoneOfTheTypeIsAnError(t *testing.T) {
 	for oid, bad := range map[uint32][]string{
-		oidBool:        {"", "true", "x"},
-		oidInt2:        {"", "32768", "1.0", " 1", "1_0"},
-		oidInt4:        {"2147483648"},
-		oidInt8:        {"9223372036854775808", "0x1"},
-		oidFloat4:      {"", "inf", "0x1p3", "1_0", "nan"},
-		oidFloat8:      {"", "Inf", "1e", "--1"},
-		oidNumeric:     {"", "-", ".", "1e5", "+1", "1.2.3", "--1", "1-"},
-		oidMoney:       {"", "$", "1.234,56 €", "-", "()", "kr1"},
-		oidBytea:       {"", "\\", "00ff", "\\x0", "\\xzz", "abc\\000"},
-		oidBit:         {"2", "1x"},
-		oidDate:        {"", "2024-2-29", "2024-02-30", "2023-02-29", "2024-13-01", "2024-00-01", "2024-01-00", "2024-02-29 AD", "0000-01-01", "Infinity", "20240229", "2024-02-29T00:00:00"},
-		oidTime:        {"", "1:00:00", "24:00:01", "12:60:00", "12:34", "12:34:56.", "12:34:56.1234567", "12:34:56Z"},
-		oidTimetz:      {"12:34:56", "12:34:56Z", "12:34:56+2", "12:34:56+19", "12:34:56+02:", "12:34:56+02:00:00:00", "12:34:56+01:02:03"},
-		oidTimestamp:   {"", "2024-02-29", "2024-02-29T12:34:56", "2024-02-30 00:00:00", "2024-02-29 12:34:56+00", "2024-02-29 12:34:56 AD", "now"},
-		oidTimestamptz: {"2024-02-29 12:34:56", "2024-02-29 12:34:56+01", "2024-02-29 12:34:56+00:30", "2024-02-29 12:34:56-00"},
-		oidInterval:    {"", "1", "year", "1 year 2", "1 decade", "@ 1 year", "P1Y", "1:2", "2147483648:00:00", "12:34:56 1 day"},
-		oidPoint:       {"", "1,2", "(1)", "(1,2", "(a,b)", "(1,2,3)"},
+		pgtype.BoolOID:        {"", "true", "x"},
+		pgtype.Int2OID:        {"", "32768", "1.0", " 1", "1_0"},
+		pgtype.Int4OID:        {"2147483648"},
+		pgtype.Int8OID:        {"9223372036854775808", "0x1"},
+		pgtype.Float4OID:      {"", "inf", "0x1p3", "1_0", "nan"},
+		pgtype.Float8OID:      {"", "Inf", "1e", "--1"},
+		pgtype.NumericOID:     {"", "-", ".", "1e5", "+1", "1.2.3", "--1", "1-"},
+		oidMoney:              {"", "$", "1.234,56 €", "-", "()", "kr1"},
+		pgtype.ByteaOID:       {"", "\\", "00ff", "\\x0", "\\xzz", "abc\\000"},
+		pgtype.BitOID:         {"2", "1x"},
+		pgtype.DateOID:        {"", "2024-2-29", "2024-02-30", "2023-02-29", "2024-13-01", "2024-00-01", "2024-01-00", "2024-02-29 AD", "0000-01-01", "Infinity", "20240229", "2024-02-29T00:00:00"},
+		pgtype.TimeOID:        {"", "1:00:00", "24:00:01", "12:60:00", "12:34", "12:34:56.", "12:34:56.1234567", "12:34:56Z"},
+		pgtype.TimetzOID:      {"12:34:56", "12:34:56Z", "12:34:56+2", "12:34:56+19", "12:34:56+02:", "12:34:56+02:00:00:00", "12:34:56+01:02:03"},
+		pgtype.TimestampOID:   {"", "2024-02-29", "2024-02-29T12:34:56", "2024-02-30 00:00:00", "2024-02-29 12:34:56+00", "2024-02-29 12:34:56 AD", "now"},
+		pgtype.TimestamptzOID: {"2024-02-29 12:34:56", "2024-02-29 12:34:56+01", "2024-02-29 12:34:56+00:30", "2024-02-29 12:34:56-00"},
+		pgtype.IntervalOID:    {"", "1", "year", "1 year 2", "1 decade", "@ 1 year", "P1Y", "1:2", "2147483648:00:00", "12:34:56 1 day"},
+		pgtype.PointOID:       {"", "1,2", "(1)", "(1,2", "(a,b)", "(1,2,3)"},
 	} {
 		typ := mustColumn(t, cdc.Column{TypeOID: oid, TypeMod: -1}, Modes{})
 		for _, raw := range bad {
@@ -131,7 +133,7 @@ func TestTextThatIsNoneOfTheTypeIsAnError(t *testing.T) {
 			}
 		}
 	}
-	ints := mustColumn(t, cdc.Column{TypeOID: 1007, TypeMod: -1, ElementType: oidInt4, ElementName: "int4", BaseName: "_int4", BaseTypeMod: -1}, Modes{})
+	ints := mustColumn(t, cdc.Column{TypeOID: 1007, TypeMod: -1, ElementType: pgtype.Int4OID, ElementName: "int4", BaseName: "_int4", BaseTypeMod: -1}, Modes{})
 	for _, raw := range []string{"", "1", "{", "}", "{1", "1}", "{1 2}", `{"1}`, `{"1\}`, "{{1}", "[1:2]", "[1:2]=1", "{x}", "{null}"} {
 		if v, err := ints.Parse([]byte(raw)); err == nil {
 			t.Errorf("the array %q is read as %v", raw, v)
@@ -241,15 +243,15 @@ func BenchmarkParse(b *testing.B) {
 		mod  int32
 		raw  string
 	}{
-		{"int8", oidInt8, -1, "9007199254740993"},
-		{"bool", oidBool, -1, "t"},
-		{"float8", oidFloat8, -1, "1234.5678"},
-		{"timestamp", oidTimestamp, -1, "2024-02-29 12:34:56.123456"},
-		{"timestamptz", oidTimestamptz, -1, "2024-02-29 12:34:56.123456+00"},
-		{"date", oidDate, -1, "2024-02-29"},
-		{"numeric", oidNumeric, (10<<16 | 2) + 4, "1234.50"},
-		{"numeric free", oidNumeric, -1, "1234.50"},
-		{"bytea", oidBytea, -1, `\x` + strings.Repeat("00ff", 128)},
+		{"int8", pgtype.Int8OID, -1, "9007199254740993"},
+		{"bool", pgtype.BoolOID, -1, "t"},
+		{"float8", pgtype.Float8OID, -1, "1234.5678"},
+		{"timestamp", pgtype.TimestampOID, -1, "2024-02-29 12:34:56.123456"},
+		{"timestamptz", pgtype.TimestamptzOID, -1, "2024-02-29 12:34:56.123456+00"},
+		{"date", pgtype.DateOID, -1, "2024-02-29"},
+		{"numeric", pgtype.NumericOID, (10<<16 | 2) + 4, "1234.50"},
+		{"numeric free", pgtype.NumericOID, -1, "1234.50"},
+		{"bytea", pgtype.ByteaOID, -1, `\x` + strings.Repeat("00ff", 128)},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			typ, raw := mustColumn(b, cdc.Column{TypeOID: bench.oid, TypeMod: bench.mod}, Modes{}), []byte(bench.raw)

@@ -7,6 +7,8 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
@@ -70,7 +72,7 @@ func float8(raw []byte) (any, error) {
 // needs, with the lowest byte first.
 func bitString(t pgType) *representation {
 	length := t.mod
-	if length < 0 && t.oid == oidVarbit {
+	if length < 0 && t.oid == pgtype.VarbitOID {
 		length = math.MaxInt32
 	}
 	if length <= 1 {
