@@ -104,7 +104,6 @@ func Convert(text []byte, o Options) (*Result, error) {
 	}
 	r := &report{in: in, done: map[string]bool{}, origin: map[string]string{}}
 	r.noWorker = len(o.Worker) == 0 && in.Format != input.Server
-	renameOld(r)
 	w := all(r, o)
 	rest(r)
 	sort.SliceStable(r.found, func(i, j int) bool { return r.found[i].where < r.found[j].where })
@@ -118,7 +117,6 @@ func Convert(text []byte, o Options) (*Result, error) {
 // A report reads the options of the input, and collects what becomes of each.
 type report struct {
 	in       *input.Options
-	old      bool // the input is for a Debezium before 2.0
 	noWorker bool // options of the worker may count that are not given
 	done     map[string]bool
 	found    []Finding
@@ -257,7 +255,7 @@ func writeTolerance(w *writer) {
 // may notice.
 func differences(w *writer) {
 	heartbeat := w.or("heartbeat.interval.ms", "0")
-	headers, ok := w.boolean("extended.headers.enabled", !w.old)
+	headers, ok := w.boolean("extended.headers.enabled", true)
 	topics := w.in.Has("topic.creation.default.partitions") || w.in.Has("topic.creation.default.replication.factor")
 	server, timestamp := w.in.Format == input.Server, w.in.Has(w.chain.router+"table.field.event.timestamp")
 	for _, d := range []struct {
@@ -270,7 +268,6 @@ func differences(w *writer) {
 		{heartbeat != "0", "heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none"},
 		{!timestamp, "timestamp", "without table.field.event.timestamp, the timestamp of a record is the commit time of its transaction, not the connector's clock"},
 		{headers && ok, "__debezium.context.runId", "walpost keeps one UUID over restarts; Debezium creates a new one at each start"},
-		{w.old, "Debezium before 2.0", "walpost writes records as Debezium 3.6 does, and leaves a null key null: compare some records with walpost explain"},
 		{server && strings.Contains(strings.ToLower(w.chain.placement), ":partition"), "partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does"},
 		{server && timestamp, "timestamp", "Debezium Server's Kafka sink ignores the timestamp of a record; walpost writes it, as Kafka Connect does"},
 	} {

@@ -2,7 +2,12 @@ package convert
 
 import (
 	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
+
+	"github.com/walpost/walpost/internal/conf"
 )
 
 // An option becomes a key of the present section with the same value.
@@ -14,47 +19,33 @@ type option struct {
 	flag     bool   // true or false
 }
 
-// The options of the connector that become keys of source and records.
+// The options of the connector that become keys of source.
 var (
 	slotOptions = []option{
 		{name: "slot.name", key: "slot", fallback: "debezium", always: true},
 		{name: "slot.failover", key: "failover", fallback: "false", flag: true},
 	}
 	publicationOptions = []option{{name: "publication.name", key: "publication", fallback: "dbz_publication", always: true}}
-	recordOptions      = []option{
-		{name: "time.precision.mode", fallback: "adaptive"},
-		{name: "decimal.handling.mode", fallback: "precise"},
-		{name: "binary.handling.mode", fallback: "bytes"},
-		{name: "interval.handling.mode", fallback: "numeric"},
-		{name: "hstore.handling.mode", fallback: "json"},
-		{name: "schema.name.adjustment.mode", fallback: "none"},
-		{name: "field.name.adjustment.mode", fallback: "none"},
-		{name: "unavailable.value.placeholder", fallback: "__debezium_unavailable_value"},
-	}
 )
 
-// routerOptions are those of the EventRouter, and routerFlags those that are turned on.
-var (
-	routerOptions = []option{
-		{name: "table.field.event.id", fallback: "id"},
-		{name: "table.field.event.key", fallback: "aggregateid", always: true},
-		{name: "table.field.event.payload", fallback: "payload"},
-		{name: "table.field.event.timestamp"},
-		{name: "table.field.event.schema.version"},
-		{name: "table.fields.additional.placement"},
-		{name: "route.by.field", fallback: "aggregatetype", always: true},
-		{name: "route.topic.regex", fallback: "(?<routedByValue>.*)"},
-		{name: "route.topic.replacement", fallback: "outbox.event.${routedByValue}"},
-		{name: "table.json.payload.null.behavior", fallback: "ignore"},
-		{name: "table.json.payload.empty.array.behavior", fallback: "ignore"},
-		{name: "field.name.adjustment.mode", fallback: "none"},
-		{name: "table.op.invalid.behavior", fallback: "warn"},
+// sameNames are the options of a section that have the same names and defaults in walpost, except some that become
+// their keys elsewhere. The EventRouter has default columns, where walpost takes what the table has.
+func sameNames(section any, elsewhere ...string) (all []option) {
+	columns := map[string]string{"table.field.event.key": "aggregateid", "route.by.field": "aggregatetype"}
+	for f := range conf.Fields(reflect.ValueOf(section).Elem(), "") {
+		fallback, isText := conf.Plain(f.Value).(string)
+		flag := f.Value.Kind() == reflect.Bool
+		if !isText && !flag || slices.ContainsFunc(elsewhere, func(name string) bool { return strings.HasPrefix(f.Name, name) }) {
+			continue
+		}
+		if flag {
+			fallback = fmt.Sprint(f.Value.Bool())
+		}
+		column, isColumn := columns[f.Name]
+		all = append(all, option{name: f.Name, fallback: cmp.Or(column, fallback), always: isColumn, flag: flag})
 	}
-	routerFlags = []option{
-		{name: "route.tombstone.on.empty.payload", fallback: "false", flag: true},
-		{name: "table.expand.json.payload", fallback: "false", flag: true},
-	}
-)
+	return all
+}
 
 // options converts options, whose names follow prefix. changed has the values that transforms give them.
 func (w *writer) options(prefix string, all []option, changed map[string]string) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/command/convert/input"
+	"github.com/walpost/walpost/router"
 )
 
 const (
@@ -41,7 +42,8 @@ func writeRecords(w *writer) {
 			connectConverter(w, which)
 		}
 	}
-	w.options("", recordOptions, nil)
+	defaults := router.DefaultConfig()
+	w.options("", sameNames(&defaults.Records, "key.converter", "value.converter", "header.converter", "topic.prefix", "extended.headers"), nil)
 	writeHeaders(w)
 	schemaParameters(w)
 }
@@ -51,9 +53,9 @@ func writePrefix(w *writer) {
 	if v, ok := w.literal(prefix); ok {
 		w.set(prefix, prefix, v, "")
 	} else if !w.in.Has(prefix) {
-		w.bad(prefix, "is required")
+		w.bad(prefix, "convert reads the names since Debezium 2.0, so topic.prefix is required")
 	}
-	on, ok := w.boolean(headers, !w.old)
+	on, ok := w.boolean(headers, true)
 	if !ok {
 		return
 	}

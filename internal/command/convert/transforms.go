@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/router"
 )
 
 // A chain is the EventRouter and the transforms beside it, with the tables whose rows go through them.
@@ -171,12 +172,12 @@ func writeRouter(w *writer) {
 	if invalid := w.chain.router + "table.op.invalid.behavior"; !w.updates && w.in.Has(invalid) {
 		w.idle(invalid, "the connector skips updates (skipped.operations)")
 	}
-	w.options(w.chain.router, routerOptions, changed)
+	defaults := router.DefaultConfig()
+	w.options(w.chain.router, sameNames(&defaults.Options, "topic.rename"), changed)
 	if w.chain.rename[0] != "" {
 		w.put("topic.rename.regex", scalar(w.chain.rename[0]), "")
 		w.put("topic.rename.replacement", scalar(w.chain.rename[1]), "")
 	}
-	w.options(w.chain.router, routerFlags, nil)
 	writeMissing(w)
 	for _, e := range w.in.List {
 		if name, ok := strings.CutPrefix(e.Name, w.chain.router); ok && !w.done[e.Name] {
@@ -185,29 +186,23 @@ func writeRouter(w *writer) {
 	}
 }
 
-// writeMissing is table.field.additional.missing, which was table.fields.additional.error.on.missing
-// until Debezium 3.5.
+// writeMissing converts the name that table.field.additional.missing had until Debezium 3.5.
 func writeMissing(w *writer) {
 	now, old := w.chain.router+"table.field.additional.missing", w.chain.router+"table.fields.additional.error.on.missing"
-	value := ""
-	if v, ok := w.literal(now); ok {
-		value = v
-		w.mapped(now, "router.table.field.additional.missing", "%s", v)
-		if w.in.Has(old) {
-			w.idle(old, "the option is also given under its new name, %s, which has priority", "table.field.additional.missing")
-		}
-	} else if on, ok := w.boolean(old, true); ok && w.in.Has(old) && !w.in.Has(now) {
-		if value = "error"; !on {
+	ignore := strings.EqualFold(w.or(now, "error"), "ignore")
+	if on, ok := w.boolean(old, true); ok && w.in.Has(old) && w.in.Has(now) {
+		w.idle(old, "the option is also given under its new name, table.field.additional.missing, which has priority")
+	} else if ok && w.in.Has(old) {
+		value := "error"
+		if ignore = !on; ignore {
 			value = "ignore"
+			w.put("table.field.additional.missing", value, "")
 		}
 		w.mapped(old, "router.table.field.additional.missing", "%s (its name since Debezium 3.6, which ignores the old name)", value)
 	}
-	if value != "" && !strings.EqualFold(value, "error") {
-		w.put("table.field.additional.missing", scalar(dollars(value)), "")
-		for _, option := range []string{"column.include.list", "column.exclude.list"} {
-			if w.in.Has(option) {
-				w.bad(option, "with table.field.additional.missing=ignore, Debezium writes no header for a column that this option removes, but walpost would write one: remove the column from table.fields.additional.placement, and leave this option out")
-			}
+	for _, option := range []string{"column.include.list", "column.exclude.list"} {
+		if ignore && w.in.Has(option) {
+			w.bad(option, "with table.field.additional.missing=ignore, Debezium writes no header for a column that this option removes, but walpost would write one: remove the column from table.fields.additional.placement, and leave this option out")
 		}
 	}
 }
