@@ -12,7 +12,6 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/command/convert"
-	"github.com/walpost/walpost/internal/command/convert/input"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/yamlfile"
@@ -24,8 +23,8 @@ func convertCommand() *cobra.Command {
 		Short: "turns a Debezium configuration into walpost.yaml",
 		Long: `convert reads the configuration of Debezium's Postgres connector with the Outbox EventRouter, and
 writes walpost.yaml to standard output. The input is a Kafka Connect connector (as properties, or as
-JSON, with or without name and config), Debezium Server's application.properties, or a Strimzi
-KafkaConnector (also inside a List). The name "-" stands for standard input.
+JSON, with or without name and config), or a Strimzi KafkaConnector (also inside a List). The name
+"-" stands for standard input.
 
 convert reports each option on standard error as mapped, as not needed (and why), or as unsupported
 (why, and what to do). A line that is marked "differs" names a difference between walpost and Debezium
@@ -37,8 +36,7 @@ and every command refuses the output until you have decided about the option and
 convert exits with 2, and writes nothing, if the input cannot be read or contradicts itself.`,
 		Example: `  walpost debezium convert connector.json --worker connect-distributed.properties > walpost.yaml
   curl -s http://connect:8083/connectors/outbox/config | walpost debezium convert - > walpost.yaml
-  walpost debezium convert connector.json --dsn postgres://app@db/shop > walpost.yaml
-  walpost debezium convert application.properties > walpost.yaml`,
+  walpost debezium convert connector.json --dsn postgres://app@db/shop > walpost.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError{fmt.Errorf("%s: needs one file, or - for standard input (got %d)", cmd.CommandPath(), len(args))}
@@ -48,23 +46,16 @@ convert exits with 2, and writes nothing, if the input cannot be read or contrad
 	}
 	cmd.ValidArgsFunction = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault) // files
 	flags := cmd.Flags()
-	format := flags.String("format", string(input.Auto), "the `kind` of the file: auto, connect, server, strimzi")
 	worker := flags.String("worker", "", "the `file` with the worker's properties, for converters and brokers that the connector does not name")
-	offer(cmd, "format", string(input.Auto), string(input.Connect), string(input.Server), string(input.Strimzi))
 	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector's table.include.list is missing or is a regular expression (may be repeated); with --dsn, convert finds the outbox itself")
 	dsn := flags.String("dsn", "", "the database, as a libpq `URI`: convert asks it which tables the connector captures")
 	fresh := flags.Bool("fresh", false, "the connector has never run: walpost creates the slot and the publication, and takes the snapshot")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		switch input.Format(*format) {
-		case input.Auto, input.Connect, input.Server, input.Strimzi:
-		default:
-			return usageError{fmt.Errorf("--format: must be one of auto, connect, server, strimzi (got %q)", *format)}
-		}
 		text, err := readInput(cmd.InOrStdin(), args[0])
 		if err != nil {
 			return err
 		}
-		opts := convert.Options{Format: input.Format(*format), Tables: *tables, Fresh: *fresh}
+		opts := convert.Options{Tables: *tables, Fresh: *fresh}
 		if *worker != "" {
 			if opts.Worker, err = readInput(nil, *worker); err != nil {
 				return err

@@ -1,5 +1,5 @@
 // Package convert makes a walpost configuration from a configuration of Debezium: a Kafka Connect
-// connector, Debezium Server's application.properties, or a Strimzi KafkaConnector.
+// connector, or a Strimzi KafkaConnector.
 //
 // It is pure: it opens no file and makes no connection. Every option of the input has at least one
 // line in the report. The value of an option that may hold a secret is never in the configuration,
@@ -18,7 +18,6 @@ import (
 
 // Options are facts that the input does not have.
 type Options struct {
-	Format input.Format
 	// Worker is the text of the worker's properties. Its converters and its producer count if the
 	// connector has none.
 	Worker []byte
@@ -90,20 +89,16 @@ func (r *Result) Unsupported() bool {
 
 // Convert reads text and returns the configuration with its report, or an *input.SyntaxError.
 func Convert(text []byte, o Options) (*Result, error) {
-	in, err := input.Read(text, o.Format)
+	in, err := input.Read(text)
 	if err != nil {
 		return nil, err
 	}
 	if len(o.Worker) > 0 {
-		if in.Format == input.Server {
-			return nil, &input.SyntaxError{Text: "Debezium Server has no worker: leave --worker out"}
-		}
 		if err := in.ReadWorker(o.Worker); err != nil {
 			return nil, err
 		}
 	}
-	r := &report{in: in, done: map[string]bool{}, origin: map[string]string{}}
-	r.noWorker = len(o.Worker) == 0 && in.Format != input.Server
+	r := &report{in: in, noWorker: len(o.Worker) == 0, done: map[string]bool{}, origin: map[string]string{}}
 	w := all(r, o)
 	rest(r)
 	sort.SliceStable(r.found, func(i, j int) bool { return r.found[i].where < r.found[j].where })
@@ -257,7 +252,7 @@ func differences(w *writer) {
 	heartbeat := w.or("heartbeat.interval.ms", "0")
 	headers, ok := w.boolean("extended.headers.enabled", true)
 	topics := w.in.Has("topic.creation.default.partitions") || w.in.Has("topic.creation.default.replication.factor")
-	server, timestamp := w.in.Format == input.Server, w.in.Has(w.chain.router+"table.field.event.timestamp")
+	timestamp := w.in.Has(w.chain.router + "table.field.event.timestamp")
 	for _, d := range []struct {
 		applies    bool
 		what, text string
@@ -268,8 +263,6 @@ func differences(w *writer) {
 		{heartbeat != "0", "heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none"},
 		{!timestamp, "timestamp", "without table.field.event.timestamp, the timestamp of a record is the commit time of its transaction, not the connector's clock"},
 		{headers && ok, "__debezium.context.runId", "walpost keeps one UUID over restarts; Debezium creates a new one at each start"},
-		{server && strings.Contains(strings.ToLower(w.chain.placement), ":partition"), "partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does"},
-		{server && timestamp, "timestamp", "Debezium Server's Kafka sink ignores the timestamp of a record; walpost writes it, as Kafka Connect does"},
 	} {
 		if d.applies {
 			w.found = append(w.found, Finding{Option: d.what, Verdict: Differs, Text: d.text, where: input.Last + 1})

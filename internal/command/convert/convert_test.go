@@ -272,34 +272,6 @@ func TestARuleJudgesTheValue(t *testing.T) {
 	}
 }
 
-// Quarkus takes a reference in the fallback of another, walpost.yaml does not: one variable stands
-// for both, and for what follows.
-func TestNestedExpressionsBecomeOneVariable(t *testing.T) {
-	const server = "debezium.sink.type=kafka\ndebezium.sink.kafka.producer.bootstrap.servers=${B:${C:k1:9092}},k2:9092\ndebezium.source.connector.class=PostgresConnector\n" +
-		"debezium.source.plugin.name=pgoutput\ndebezium.source.database.hostname=db\ndebezium.source.database.user=app-${A:${B:${C:x}}}-${D:y}\n" +
-		"debezium.source.database.dbname=${A:${B}}\ndebezium.source.database.password=${P:${Q:hidden-1}}\ndebezium.source.topic.prefix=p\ndebezium.source.table.include.list=public.outbox\n" +
-		"debezium.transforms=outbox\ndebezium.transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\n"
-	r, err := Convert([]byte(server), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"postgres://app-${WALPOST_SOURCE_USER}@db:5432/${WALPOST_SOURCE_DATABASE}?", `brokers: ${WALPOST_KAFKA_BROKERS}`, "password: ${WALPOST_SOURCE_PASSWORD}\n",
-	} {
-		if !strings.Contains(string(r.YAML), want) {
-			t.Errorf("no %s in\n%s", want, r.YAML)
-		}
-	}
-	for _, f := range r.Report {
-		if strings.Contains(f.Text, "hidden-1") || f.Verdict == Unsupported {
-			t.Errorf("%+v", f)
-		}
-	}
-	if strings.Contains(string(r.YAML), "hidden-1") {
-		t.Errorf("the password is in\n%s", r.YAML)
-	}
-}
-
 func TestATableIsReadAsSQLReadsIt(t *testing.T) {
 	for text, want := range map[string]string{
 		"public.outbox": "public.outbox", " Public.OutBox ": "public.outbox", `"Public".outBox`: `"Public".outbox`, `public."a.b""c"`: `public."a.b""c"`,

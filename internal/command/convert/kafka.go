@@ -30,7 +30,6 @@ const byWorker = "convert with --worker worker.properties, or write it under kaf
 // writeKafka converts the section kafka and the options about delivery.
 func writeKafka(w *writer) {
 	w.section("kafka", "")
-	judgeSink(w)
 	writeBrokers(w)
 	writeSecurity(w)
 	compression := producer(w.report, "compression.type")
@@ -65,22 +64,6 @@ func writeKafka(w *writer) {
 	}
 }
 
-// judgeSink converts the kind of Debezium Server's sink.
-func judgeSink(w *writer) {
-	const option = "debezium.sink.type"
-	if w.in.Format != input.Server {
-		return
-	}
-	switch v, ok := w.literal(option); {
-	case ok && v == "kafka":
-		w.mapped(option, "", "walpost writes to Kafka")
-	case ok:
-		w.bad(option, "%s: walpost writes to Kafka only: keep Debezium Server for this sink", v)
-	case !w.in.Has(option):
-		w.bad(option, "is required: kafka")
-	}
-}
-
 var broker = regexp.MustCompile(`^[A-Za-z0-9._\[\]:-]+:[0-9]+$`)
 
 func writeBrokers(w *writer) {
@@ -111,8 +94,6 @@ func writeBrokers(w *writer) {
 		w.mapped(option, "kafka.brokers", "%s", strings.Join(notes, "; "))
 		w.put("brokers", scalar(value), "")
 		return
-	case w.in.Format == input.Server:
-		w.bad("debezium.sink.kafka.producer.bootstrap.servers", "is required")
 	default:
 		w.add(Mapped, "bootstrap.servers", true, "kafka.brokers: the worker has them in bootstrap.servers: set %s, or convert with --worker worker.properties", variable)
 	}

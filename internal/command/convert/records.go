@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"cmp"
 	"strings"
 
 	"github.com/walpost/walpost/internal/command/convert/input"
@@ -23,11 +22,6 @@ var converterNames = map[string]string{
 	binaryConverter: "binary", bufferConverter: "binary",
 }
 
-// serverFormats are Debezium Server's names for the classes.
-var serverFormats = map[string]string{
-	"json": jsonConverter, "jsonbytearray": jsonConverter, "simplestring": stringConverter, "binary": binaryConverter,
-}
-
 // converted are the parts of a record that have a converter.
 var converted = []string{"key", "value", "header"}
 
@@ -36,11 +30,7 @@ func writeRecords(w *writer) {
 	w.section("records", "")
 	writePrefix(w)
 	for _, which := range converted {
-		if w.in.Format == input.Server {
-			serverFormat(w, which)
-		} else {
-			connectConverter(w, which)
-		}
+		connectConverter(w, which)
 	}
 	defaults := router.DefaultConfig()
 	w.options("", sameNames(&defaults.Records, "key.converter", "value.converter", "header.converter", "topic.prefix", "extended.headers"), nil)
@@ -103,31 +93,6 @@ func connectConverter(w *writer, which string) {
 	}
 }
 
-// serverFormat maps debezium.format.…. An option without key, value or header counts for all three
-// that do not have it.
-func serverFormat(w *writer, which string) {
-	option := "debezium.format." + which
-	format, ok := w.literal(option)
-	if !ok && w.in.Has(option) {
-		return
-	}
-	class := serverFormats[strings.ToLower(cmp.Or(format, "json"))]
-	if own, there := w.literal(option + ".class"); there {
-		class = own
-		w.mapped(option+".class", "records."+which+".converter", "%s", own)
-	}
-	if class == "" {
-		w.bad(option, "%s: walpost supports json, jsonbytearray, simplestring and binary", format)
-		return
-	}
-	for _, e := range w.in.List {
-		if rest, ok := strings.CutPrefix(e.Name, "debezium.format."); ok && w.in.ByName[option+"."+rest] == nil {
-			w.in.ByName[option+"."+rest] = e
-		}
-	}
-	writeConverter(w, option, class, which, converterOptions{option + ".", "records." + which + ".converter"})
-}
-
 // A converterOptions are the options behind a converter's prefix.
 type converterOptions struct {
 	prefix string
@@ -145,7 +110,7 @@ func writeConverter(w *writer, option, class, which string, s converterOptions) 
 	wrong := name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple"
 	rest := func(format string, args ...any) {
 		for _, e := range w.in.List {
-			if strings.HasPrefix(e.Name, s.prefix) && !w.done[e.Name] && w.in.Format != input.Server {
+			if strings.HasPrefix(e.Name, s.prefix) && !w.done[e.Name] {
 				w.idle(e.Name, format, args...)
 			}
 		}

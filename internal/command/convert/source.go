@@ -142,9 +142,6 @@ func secretOf(parts []input.Part, variable string, asFile bool) (value, note str
 		return "${" + variable + "}", "set " + variable + " to what is in " + ref.From()
 	case "env", "strimzienv":
 		name, note := ref.Variable(variable)
-		if ref.Fallback != nil {
-			note += " (the output does not repeat its default)"
-		}
 		return "${" + name + "}", note
 	case "file", "strimzifile":
 		return "${" + variable + "}", "set " + variable + " to " + ref.From() + ": this file holds several keys, so walpost cannot read it with a …_file key"

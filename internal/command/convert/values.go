@@ -71,11 +71,7 @@ func variables(parts []input.Part, field string, escape func(string) string) (va
 		}
 		name, note := p.Ref.Variable(field)
 		notes = append(notes, note)
-		b.WriteString("${" + name)
-		if p.Ref.Fallback != nil {
-			b.WriteString(":-" + dollars(escape(*p.Ref.Fallback)))
-		}
-		b.WriteString("}")
+		b.WriteString("${" + name + "}")
 	}
 	return strings.TrimSpace(b.String()), notes
 }

@@ -9,7 +9,7 @@ import (
 // An Entry is one option of the input.
 type Entry struct {
 	Name  string // the connector's name: slot.name
-	Label string // the name in the input: debezium.source.slot.name
+	Label string // the name in the input: spec.config.slot.name
 	Value string
 	Line  int
 	Order int    // the place in the report
@@ -40,7 +40,6 @@ func (e *Entry) Plain() (value string, known bool) {
 
 // Options are the options of one input, by the connector's names.
 type Options struct {
-	Format Format
 	List   []*Entry // of the connector, in the order of the input
 	Worker []*Entry // of its worker; their names begin with Workers
 	ByName map[string]*Entry
@@ -50,7 +49,7 @@ type Options struct {
 const ClassOption = "connector.class"
 
 func newOptions(list []*Entry) *Options {
-	o := &Options{Format: Connect, ByName: map[string]*Entry{}}
+	o := &Options{ByName: map[string]*Entry{}}
 	for _, e := range list {
 		o.Put(e)
 	}
@@ -66,7 +65,7 @@ func (o *Options) Put(e *Entry) {
 	o.List = append(o.List, e)
 	o.ByName[e.Name] = e
 	if e.Parts == nil {
-		e.Parts = Split(e.Value, o.Format == Server)
+		e.Parts = Split(e.Value)
 	}
 }
 
@@ -80,14 +79,6 @@ func (o *Options) Has(name string) bool {
 func (o *Options) Shown(name string) string {
 	if e := o.ByName[name]; e != nil {
 		name = e.Label
-	} else if o.Format == Server && !strings.HasPrefix(name, "debezium.") && !strings.Contains(name, " ") {
-		prefix := "debezium.source."
-		if producer := ProducerName(name); producer != "" {
-			prefix, name = "debezium.sink.kafka.producer.", producer
-		} else if strings.HasPrefix(name, "transforms") || strings.HasPrefix(name, "predicates") {
-			prefix = "debezium."
-		}
-		name = prefix + name
 	}
 	return salt.ReplaceAllString(Printable(name), "${1}(secret)")
 }
@@ -107,12 +98,10 @@ func Printable(s string) string {
 	}, s)
 }
 
-// A Reference is a ${…} that a config provider of Kafka Connect, or Quarkus, replaces when the
-// connector starts.
+// A Reference is a ${…} that a config provider of Kafka Connect replaces when the connector starts.
 type Reference struct {
 	Provider  string // env, file, dir, secrets, …
 	path, key string
-	Fallback  *string // Quarkus' ${NAME:fallback}
 }
 
 // A Part of a value is text or a reference.
@@ -121,55 +110,28 @@ type Part struct {
 	Ref  *Reference
 }
 
-var (
-	// providerPattern is that of Kafka's ConfigTransformer: ${provider:[path:]key}.
-	providerPattern = regexp.MustCompile(`\$\{([^}:]*):(?:([^}]*):)?([^}]*)\}`)
-	quarkusPattern  = regexp.MustCompile(`([\\$])?\$\{([A-Za-z_][A-Za-z0-9_.\-]*)(?::([^}]*))?\}`)
-)
+// provider is the pattern of Kafka's ConfigTransformer: ${provider:[path:]key}.
+var provider = regexp.MustCompile(`\$\{([^}:]*):(?:([^}]*):)?([^}]*)\}`)
 
-// Split finds the references in a value. For Kafka Connect a reference has a colon, so
-// ${routedByValue} is text. For Quarkus, \${…} is text; ${routedByValue} stays text too.
-func Split(value string, quarkus bool) []Part {
-	pattern := providerPattern
-	if quarkus {
-		pattern = quarkusPattern
-	}
+// Split finds the references in a value. A reference has a colon, so ${routedByValue} is text.
+func Split(value string) []Part {
 	var parts []Part
-	text := func(s string) { // adjacent texts become one part
-		if n := len(parts); n > 0 && parts[n-1].Ref == nil {
-			parts[n-1].Text += s
-		} else if s != "" {
-			parts = append(parts, Part{Text: s})
+	end := 0
+	for _, m := range provider.FindAllStringSubmatchIndex(value, -1) {
+		if m[0] > end {
+			parts = append(parts, Part{Text: value[end:m[0]]})
 		}
+		ref := &Reference{Provider: value[m[2]:m[3]], key: value[m[6]:m[7]]}
+		if m[4] >= 0 {
+			ref.path = value[m[4]:m[5]]
+		}
+		parts, end = append(parts, Part{Ref: ref}), m[1]
 	}
-	for m := pattern.FindStringSubmatch(value); m != nil; m = pattern.FindStringSubmatch(value) {
-		before, after, _ := strings.Cut(value, m[0])
-		text(before)
-		var ref *Reference
-		switch {
-		case !quarkus:
-			ref = &Reference{Provider: m[1], path: m[2], key: m[3]}
-		case m[1] != "" || m[2] == "routedByValue": // \${ and $${ are a text
-			text(strings.TrimPrefix(m[0], m[1]))
-		case strings.Contains(m[3], "${"): // ${A:${B:c}} is not possible in walpost.yaml
-			ref, after = &Reference{Provider: nested}, ""
-		default:
-			ref = &Reference{Provider: "env", key: m[2]}
-			if strings.Contains(m[0], ":") {
-				ref.Fallback = &m[3]
-			}
-		}
-		if ref != nil {
-			parts = append(parts, Part{Ref: ref})
-		}
-		value = after
+	if end < len(value) {
+		parts = append(parts, Part{Text: value[end:]})
 	}
-	text(value)
 	return parts
 }
-
-// nested is the provider of a ${…} that contains another one, and of what follows it.
-const nested = "nested"
 
 // From describes the origin of a reference's value.
 func (r *Reference) From() string {
@@ -180,8 +142,6 @@ func (r *Reference) From() string {
 		return "the key " + Printable(r.key) + " of the properties file " + Printable(r.path)
 	case "dir", "directory", "strimzidir":
 		return "the file " + Printable(r.File())
-	case nested:
-		return "a nested expression and what follows it"
 	case "secrets", "configmaps", "vault":
 		return "${" + Printable(r.Provider+":"+r.path+":"+r.key) + "}"
 	}

@@ -1,5 +1,5 @@
 // Package input reads the options of a Debezium connector from any of the forms in which people keep them: the JSON of Kafka
-// Connect, Java properties, Debezium Server's application.properties, or a Strimzi KafkaConnector. It knows nothing of walpost.
+// Connect, Java properties, or a Strimzi KafkaConnector. It knows nothing of walpost.
 package input
 
 import (
@@ -13,17 +13,6 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
-)
-
-// A Format is a kind of input.
-type Format string
-
-// The formats. With Auto, the content decides.
-const (
-	Auto    Format = "auto"
-	Connect Format = "connect"
-	Server  Format = "server"
-	Strimzi Format = "strimzi"
 )
 
 // A SyntaxError means that the input cannot be read or contradicts itself.
@@ -48,8 +37,9 @@ func (*SyntaxError) Misconfigured() bool { return true }
 // maxInput is far above the size of any connector.
 const maxInput = 8 << 20
 
-// Read returns the options of the input, whatever its format.
-func Read(text []byte, format Format) (*Options, error) {
+// Read returns the options of the input. The content says in which form it is; if it does not, it is a connector in JSON,
+// because its errors are the clearest.
+func Read(text []byte) (*Options, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	switch {
 	case len(text) > maxInput:
@@ -58,27 +48,22 @@ func Read(text []byte, format Format) (*Options, error) {
 		return nil, &SyntaxError{Text: "the input is not UTF-8"}
 	case len(bytes.TrimSpace(text)) == 0:
 		return nil, &SyntaxError{Text: "the input is empty"}
-	}
-	if format == "" || format == Auto {
-		format = recognise(text)
-	}
-	switch format {
-	case Connect:
-		if first := text[firstByte(text)]; first != '{' && first != '[' && propertyLine.Match(text) { // connect-standalone takes properties
-			list, err := readProperties(text)
-			if err != nil {
-				return nil, err
-			}
-			return newOptions(list), nil
-		}
-		return readConnect(text)
-	case Server:
-		return readServer(text)
-	case Strimzi:
+	case kubernetes.Match(text):
 		return readStrimzi(text)
-	case Auto: // recognise never returns it
+	case text[firstByte(text)] == '{':
+		return readConnect(text)
+	case serverLine.Match(text):
+		return nil, &SyntaxError{Text: "this is Debezium Server's configuration: write its options as those of a Kafka Connect connector, without debezium.source. and debezium., and the converters as Kafka Connect names them"}
+	case yamlLine.Match(text):
+		return readStrimzi(text)
+	case propertyLine.Match(text): // connect-standalone takes properties
+		list, err := readProperties(text)
+		if err != nil {
+			return nil, err
+		}
+		return newOptions(list), nil
 	}
-	return nil, &SyntaxError{Text: fmt.Sprintf("format must be one of auto, connect, server, strimzi (got %q)", format)}
+	return readConnect(text)
 }
 
 func firstByte(text []byte) int { return len(text) - len(bytes.TrimLeft(text, " \t\r\n")) }
@@ -89,22 +74,6 @@ var (
 	kubernetes   = regexp.MustCompile(`"kind"\s*:\s*"(?:KafkaConnector|KafkaConnectorList|List|Template)"`)
 	propertyLine = regexp.MustCompile(`(?m)^connector\.class\s*[=:]`)
 )
-
-// recognise finds the format by content. The default is a connector, because its errors are the
-// clearest.
-func recognise(text []byte) Format {
-	switch {
-	case kubernetes.Match(text):
-		return Strimzi
-	case text[firstByte(text)] == '{':
-		return Connect
-	case serverLine.Match(text):
-		return Server
-	case yamlLine.Match(text):
-		return Strimzi
-	}
-	return Connect
-}
 
 // readJSON reads one value of JSON. Every JSON is YAML, too, whose nodes have places.
 func readJSON(text []byte) (*yaml.Node, *SyntaxError) {

@@ -43,12 +43,12 @@ func TestPlacesOfBrokenJSONAreExact(t *testing.T) {
 		"{\"config\": {\"a\": 1}, \"a\": 2}": "line 1, column 27: a occurs twice",
 		"{\"a\": \"\\ud83d\\ude00\"}":        "a string has an escape or a control character that convert cannot read: write the character itself",
 	} {
-		_, err := Read([]byte(text), Auto)
+		_, err := Read([]byte(text))
 		if err == nil || err.Error() != want {
 			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
 	}
-	if _, err := Read([]byte("[1]"), Auto); err == nil || err.Error() != "line 1, column 1: must be an object with the options of one connector: "+fromConnect {
+	if _, err := Read([]byte("[1]")); err == nil || err.Error() != "line 1, column 1: must be an object with the options of one connector: "+fromConnect {
 		t.Errorf("a list: %v", err)
 	}
 }

@@ -30,7 +30,6 @@ func notYAML(err error) *SyntaxError {
 // KafkaConnector may be an item of a List. Other resources in the file are reported.
 func readStrimzi(text []byte) (*Options, error) {
 	o := newOptions(nil)
-	o.Format = Strimzi
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	resources := []*yaml.Node{}
 	for {

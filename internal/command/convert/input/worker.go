@@ -16,7 +16,7 @@ func (o *Options) ReadWorker(text []byte) error {
 		return err
 	}
 	for _, e := range list {
-		e.Name, e.Parts, e.Order = Workers+e.Name, Split(e.Value, false), Last
+		e.Name, e.Parts, e.Order = Workers+e.Name, Split(e.Value), Last
 		e.Label = e.Name
 		o.ByName[e.Name] = e
 	}
