@@ -56,7 +56,7 @@ func (w *writer) options(prefix string, all []option, changed map[string]string)
 		switch {
 		case w.done[name], has && !ok:
 			continue
-		case empty && prefix != "" && !o.flag:
+		case empty && prefix == w.chain.router && !o.flag:
 			w.add(Unsupported, name, false, "the value is empty, and with an empty value the EventRouter fails or builds wrong topic names. Leave the option out, or write the intended value")
 			continue
 		case !has && !o.always && changed[o.name] == "":
@@ -79,7 +79,7 @@ func (w *writer) options(prefix string, all []option, changed map[string]string)
 		if !has && value == o.fallback {
 			comment = "Debezium's default"
 		}
-		if o.always || value != o.fallback {
+		if o.always || !strings.EqualFold(value, o.fallback) {
 			w.put(key, text, comment)
 		}
 	}

@@ -144,34 +144,15 @@ func writeConverter(w *writer, option, class, which string, s converterOptions) 
 	rest("%s does not have this option and ignores it", name)
 }
 
-// writeJSON writes the options of a JsonConverter. By default it writes schemas, and walpost does
-// not.
+// writeJSON writes the options of a JsonConverter. By default it writes schemas, and walpost does not.
 func writeJSON(w *writer, s converterOptions) {
-	option := s.prefix + "schemas.enable"
-	schemas, ok := w.boolean(option, true)
-	if ok && w.in.Has(option) {
-		w.mapped(option, s.field+".schemas.enable", "%v", schemas)
-	} else if ok {
-		w.mapped(option, s.field+".schemas.enable", "true: JsonConverter's default")
-	}
-	if schemas {
-		w.schemas = true
-		w.put(s.key("schemas.enable"), "true", "")
-	}
-	option = s.prefix + "decimal.format"
-	if v, ok := w.literal(option); ok {
-		w.mapped(option, s.field+".decimal.format", "%s", v)
-		if !strings.EqualFold(v, "base64") {
-			w.put(s.key("decimal.format"), scalar(dollars(strings.ToLower(v))), "")
-		}
-	}
-	option = s.prefix + "replace.null.with.default"
-	if replaces, ok := w.boolean(option, true); ok && w.in.Has(option) {
-		w.mapped(option, s.field+".replace.null.with.default", "%v", replaces)
-		if !replaces {
-			w.put(s.key("replace.null.with.default"), "false", "")
-		}
-	}
+	schemas, _ := w.boolean(s.prefix+"schemas.enable", true)
+	w.schemas = w.schemas || schemas
+	w.options(s.prefix, []option{
+		{name: "schemas.enable", key: s.key("schemas.enable"), fallback: "true", always: true, flag: true},
+		{name: "decimal.format", key: s.key("decimal.format"), fallback: "base64"},
+		{name: "replace.null.with.default", key: s.key("replace.null.with.default"), fallback: "true", flag: true},
+	}, nil)
 	if w.in.Has(s.prefix + "schemas.cache.size") {
 		w.idle(s.prefix+"schemas.cache.size", "walpost keeps one schema for each relation")
 	}
