@@ -20,64 +20,64 @@ func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok
 	if len(t.labels) > 0 {
 		return enumDefault(expr)
 	}
+	generated, hasDefault := generatedDefaults[t.oid]
+	if !hasDefault {
+		return nil, false
+	}
 	if trimmed(t.oid) {
 		expr = strings.Trim(expr, javaSpace)
 	}
-	isNull := strings.HasPrefix(expr, "NULL::")
+	s, ok := literal(expr, generated)
+	switch t.oid {
+	case pgtype.IntervalOID:
+		if s == "epoch" || strings.HasPrefix(expr, "NULL::") {
+			s, ok = "00:00:00", true
+		}
+	case pgtype.TimeOID:
+		if s == "24:00:00" {
+			return endOfDay(m, v)
+		}
+	}
+	if !ok {
+		return nil, false
+	}
 	switch t.oid {
 	case pgtype.BitOID:
-		s, ok := literal(expr, "00")
-		if !ok {
-			return nil, false
-		}
-		if len(s) == 1 {
-			if v.schema.Type == connect.Boolean {
-				return s == "1", true
-			}
+		if len(s) == 1 && v.schema.Type == connect.Boolean {
+			return s == "1", true
+		} else if len(s) == 1 {
 			return []byte{map[bool]byte{true: 1}[s == "1"]}, true
 		}
 		return bitsDefault(v, s)
 	case pgtype.VarbitOID:
-		if s, ok := literal(expr, "0"); ok {
-			return bitsDefault(v, s)
-		}
+		return bitsDefault(v, s)
 	case pgtype.BoolOID:
-		if s, ok := literal(expr, "false"); ok && !isNull {
-			return strings.EqualFold(s, "true"), true
-		}
-	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.XMLOID:
-		return asAny(literal(expr, ""))
-	case pgtype.JSONOID, pgtype.JSONBOID:
-		return asAny(literal(expr, "{}"))
+		return strings.EqualFold(s, "true"), true
 	case pgtype.NumericOID:
-		if s, ok := literal(expr, "0.0"); ok && !isNull && v.schema.Type != connect.Struct {
-			return parsed(v.element, s)
+		if v.schema.Type == connect.Struct {
+			return nil, false
 		}
+		return parsed(v.element, s)
 	case pgtype.Float4OID, pgtype.Float8OID:
-		if s, ok := literal(expr, "0.0"); ok && !isNull {
-			return parsed(v.parse, strings.Trim(s, javaSpace))
-		}
-	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID:
-		if s, ok := literal(expr, "0"); ok && !isNull {
-			return parsed(v.parse, s)
-		}
+		return parsed(v.parse, strings.Trim(s, javaSpace))
+	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.IntervalOID, pgtype.TimeOID:
+		return parsed(v.parse, s)
 	case pgtype.UUIDOID:
-		if s, ok := literal(expr, "00000000-0000-0000-0000-000000000000"); ok {
-			s = strings.ToLower(s)
-			return s, uuid.MatchString(s)
-		}
-	case pgtype.DateOID, pgtype.TimeOID, pgtype.TimestampOID, pgtype.TimestamptzOID:
-		return temporalDefault(t, m, v, expr)
-	case pgtype.IntervalOID:
-		s, ok := literal(expr, "epoch")
-		if isNull || ok && s == "epoch" {
-			s, ok = "00:00:00", true
-		}
-		if ok {
-			return parsed(v.parse, s)
-		}
+		s = strings.ToLower(s)
+		return s, uuid.MatchString(s)
+	case pgtype.DateOID, pgtype.TimestampOID, pgtype.TimestamptzOID:
+		return temporalDefault(t, m, s)
 	}
-	return nil, false
+	return s, true // a text
+}
+
+// generatedDefaults are the values for the call of a function, by the types that have defaults.
+var generatedDefaults = map[uint32]string{
+	pgtype.BitOID: "00", pgtype.VarbitOID: "0", pgtype.BoolOID: "false",
+	pgtype.TextOID: "", pgtype.VarcharOID: "", pgtype.BPCharOID: "", pgtype.XMLOID: "", pgtype.JSONOID: "{}", pgtype.JSONBOID: "{}",
+	pgtype.NumericOID: "0.0", pgtype.Float4OID: "0.0", pgtype.Float8OID: "0.0", pgtype.Int2OID: "0", pgtype.Int4OID: "0", pgtype.Int8OID: "0",
+	pgtype.UUIDOID: "00000000-0000-0000-0000-000000000000", pgtype.IntervalOID: "epoch", pgtype.TimeOID: "00:00:00",
+	pgtype.DateOID: "1970-01-01", pgtype.TimestampOID: "1970-01-01", pgtype.TimestamptzOID: "1970-01-01",
 }
 
 // bitsDefault reads every character that is not 1 as 0, even in an expression.
@@ -107,13 +107,6 @@ func trimmed(oid uint32) bool {
 func parsed(parse func([]byte) (any, error), s string) (any, bool) {
 	v, err := parse([]byte(s))
 	return v, err == nil && v != nil
-}
-
-func asAny(s string, ok bool) (any, bool) {
-	if !ok {
-		return nil, false
-	}
-	return s, true
 }
 
 // literal is the text of a literal. For the call of a function it is generated.
@@ -156,25 +149,18 @@ const (
 	lastDigits = "23:59:59.999999999"
 )
 
-func temporalDefault(t pgType, m Modes, v *representation, expr string) (any, bool) {
-	if t.oid == pgtype.TimeOID {
-		s, ok := literal(expr, "00:00:00")
-		switch {
-		case !ok:
-			return nil, false
-		case s != "24:00:00":
-			return parsed(v.parse, s)
-		case m.Time == "isostring":
-			return lastDigits + "Z", true
-		case m.Time == "nanoseconds":
-			return int64(dayMicros*1000 - 1), true
-		}
-		return parsed(v.parse, "23:59:59.999999")
+// endOfDay is 24:00:00, which Java's time of day does not have.
+func endOfDay(m Modes, v *representation) (any, bool) {
+	switch m.Time {
+	case "isostring":
+		return lastDigits + "Z", true
+	case "nanoseconds":
+		return int64(dayMicros*1000 - 1), true
 	}
-	s, ok := literal(expr, "1970-01-01")
-	if !ok {
-		return nil, false
-	}
+	return parsed(v.parse, "23:59:59.999999")
+}
+
+func temporalDefault(t pgType, m Modes, s string) (any, bool) {
 	if s == "infinity" || s == "-infinity" {
 		return endOfTime(t, m, s[0] == '-')
 	}
