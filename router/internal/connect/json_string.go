@@ -38,21 +38,16 @@ func appendJSONString(dst []byte, s string) []byte {
 			start = i
 			continue
 		}
-		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && n == 1:
+		r, n := decode(s[i:])
+		if invalid := r == utf8.RuneError && n == 1; invalid || r > 0xFFFF || utf16.IsSurrogate(r) {
 			dst = append(dst, s[start:i]...)
-			if rest := []byte(s[i:min(i+3, len(s))]); surrogate(rest) {
-				dst = appendUnit(dst, rune(rest[1]&0x3F)<<6|rune(rest[2]&0x3F)|0xD000)
-				n = 3
-			} else {
+			if invalid {
 				dst = append(dst, "\uFFFD"...)
+			} else if high, low := utf16.EncodeRune(r); r > 0xFFFF {
+				dst = appendUnit(appendUnit(dst, high), low)
+			} else {
+				dst = appendUnit(dst, r)
 			}
-			start = i + n
-		case n == 4:
-			dst = append(dst, s[start:i]...)
-			high, low := utf16.EncodeRune(r)
-			dst = appendUnit(appendUnit(dst, high), low)
 			start = i + n
 		}
 		i += n

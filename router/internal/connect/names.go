@@ -1,7 +1,7 @@
 package connect
 
 import (
-	"strconv"
+	"fmt"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -27,47 +27,31 @@ func (a NameAdjustment) AdjustSchema(name string) string { return a.adjust(name,
 
 // adjust counts a character above U+FFFF as two, as Java does.
 func (a NameAdjustment) adjust(name string, dots bool) string {
-	if a.keeps() || name == "" {
-		return name
-	}
-	fits := true
-	for i := range len(name) {
-		if !a.allows(rune(name[i]), i == 0, dots) {
-			fits = false
-			break
-		}
-	}
-	if fits {
+	if a.keeps() {
 		return name
 	}
 	out := make([]byte, 0, len(name)+8)
 	for i := 0; i < len(name); {
-		r, n := utf8.DecodeRuneInString(name[i:])
-		if r == utf8.RuneError && n == 1 && surrogate([]byte(name[i:min(i+3, len(name))])) {
-			r, n = rune(name[i+1]&0x3F)<<6|rune(name[i+2]&0x3F)|0xD000, 3
-		}
-		units := [2]rune{r}
-		count := 1
+		r, n := decode(name[i:])
+		units := []rune{r}
 		if r > 0xFFFF {
-			units[0], units[1] = utf16.EncodeRune(r)
-			count = 2
+			high, low := utf16.EncodeRune(r)
+			units = []rune{high, low}
 		}
-		for k, u := range units[:count] {
+		for k, u := range units {
 			first := i == 0 && k == 0
 			switch {
 			case a.allows(u, first, dots):
 				out = append(out, byte(u))
-			case a == avroNames:
+			case a == avroUnicodeNames && u <= 0xFF:
+				out = fmt.Appendf(out, "_u00%x", u)
+			case a == avroUnicodeNames:
+				out = fmt.Appendf(out, "_u%x", u)
+			default:
 				out = append(out, '_')
 				if first && unicode.IsDigit(u) {
 					out = utf8.AppendRune(out, u)
 				}
-			default:
-				hex := strconv.FormatInt(int64(u), 16)
-				if out = append(out, "_u"...); len(hex) <= 2 {
-					out = append(out, "00"...)
-				}
-				out = append(out, hex...)
 			}
 		}
 		i += n

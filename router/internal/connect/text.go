@@ -202,3 +202,11 @@ func questionMarks(b []byte, start int) []byte {
 func surrogate(b []byte) bool {
 	return len(b) >= 3 && b[0] == 0xED && b[1] >= 0xA0 && b[1] <= 0xBF && b[2] >= 0x80 && b[2] <= utf8.RuneSelf+0x3F
 }
+
+// decode is utf8.DecodeRuneInString. It also reads half of a surrogate pair.
+func decode(s string) (r rune, n int) {
+	if r, n = utf8.DecodeRuneInString(s); r == utf8.RuneError && n == 1 && surrogate([]byte(s[:min(3, len(s))])) {
+		return rune(s[1]&0x3F)<<6 | rune(s[2]&0x3F) | 0xD000, 3
+	}
+	return r, n
+}

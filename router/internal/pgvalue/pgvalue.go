@@ -148,6 +148,15 @@ func parseWith[T any](read func(raw []byte) (T, error), value func(T) any) func(
 	}
 }
 
+// texts are the types that are text for Debezium, with the names of their schemas.
+var texts = map[uint32]string{
+	pgtype.TextOID: "", pgtype.VarcharOID: "", pgtype.BPCharOID: "", pgtype.QCharOID: "", pgtype.InetOID: "", pgtype.CIDROID: "",
+	pgtype.MacaddrOID: "", pgtype.Macaddr8OID: "", pgtype.TsrangeOID: "", pgtype.TstzrangeOID: "", pgtype.DaterangeOID: "",
+	pgtype.Int4rangeOID: "", pgtype.NumrangeOID: "", pgtype.Int8rangeOID: "", pgtype.UUIDOID: "io.debezium.data.Uuid",
+	pgtype.JSONOID: "io.debezium.data.Json", pgtype.JSONBOID: "io.debezium.data.Json", pgtype.XMLOID: "io.debezium.data.Xml",
+	pgtype.TSVectorOID: "io.debezium.data.Tsvector",
+}
+
 // representationOf returns nil if Debezium has no schema for the type.
 func representationOf(t pgType, m Modes, optional bool) *representation {
 	if t.element != nil {
@@ -159,6 +168,9 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 	if len(t.labels) > 0 {
 		return text("io.debezium.data.Enum", connect.Param{Key: "allowed", Value: strings.Join(t.labels, ",")})
 	}
+	if name, isText := texts[t.oid]; isText {
+		return text(name)
+	}
 	switch t.oid {
 	case pgtype.BoolOID:
 		return plain(connect.Boolean, boolean)
@@ -168,9 +180,7 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 		return plain(connect.Int16, integer(16))
 	case pgtype.Int4OID:
 		return plain(connect.Int32, integer(32))
-	case pgtype.Int8OID:
-		return plain(connect.Int64, integer(64))
-	case pgtype.OIDOID:
+	case pgtype.Int8OID, pgtype.OIDOID:
 		return plain(connect.Int64, integer(64))
 	case pgtype.Float4OID:
 		return plain(connect.Float32, float4)
@@ -180,22 +190,11 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 		return numeric(t, m)
 	case oidMoney:
 		return money(m)
-	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.QCharOID, pgtype.InetOID, pgtype.CIDROID, pgtype.MacaddrOID, pgtype.Macaddr8OID, pgtype.TsrangeOID, pgtype.TstzrangeOID, pgtype.DaterangeOID,
-		pgtype.Int4rangeOID, pgtype.NumrangeOID, pgtype.Int8rangeOID:
-		return text("")
 	case pgtype.NameOID: // it has a schema, but Debezium knows no value of it
 		if optional {
 			return plain(connect.String, func([]byte) (any, error) { return nil, nil })
 		}
 		return plain(connect.String, func([]byte) (any, error) { return "", nil })
-	case pgtype.UUIDOID:
-		return text("io.debezium.data.Uuid")
-	case pgtype.JSONOID, pgtype.JSONBOID:
-		return text("io.debezium.data.Json")
-	case pgtype.XMLOID:
-		return text("io.debezium.data.Xml")
-	case pgtype.TSVectorOID:
-		return text("io.debezium.data.Tsvector")
 	case pgtype.ByteaOID:
 		return bytea(m)
 	case pgtype.DateOID:
