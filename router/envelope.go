@@ -64,17 +64,6 @@ func (p *planner) envelope(conv connect.Converter, payload column) *envelope {
 	return e
 }
 
-// indexes are the columns that the envelope reads, except for the payload.
-func (e *envelope) indexes() (all []int) {
-	for i := range e.fields {
-		all = append(all, e.fields[i].index)
-	}
-	if e.version != nil {
-		all = append(all, e.version.index)
-	}
-	return all
-}
-
 // schema is the envelope's schema for one schema of the payload. Schemas of expanded payloads are
 // not remembered: there can be a new one for each row.
 func (e *envelope) schema(aggregate string, version int32, payload *connect.Schema) *connect.Schema {

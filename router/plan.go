@@ -30,24 +30,30 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	if len(p.problems) > 0 {
 		return nil, &ConfigError{Table: rel.String(), Problems: p.problems}
 	}
-	indexes := []int{p.id.index, p.key.index, p.payload.index, p.route.index}
-	if p.stamp != nil {
-		indexes = append(indexes, p.stamp.index)
-	}
-	for i := range p.headers {
-		indexes = append(indexes, p.headers[i].index)
-	}
-	if p.partition != nil {
-		indexes = append(indexes, p.partition.index)
-	}
-	if p.envelope != nil {
-		indexes = append(indexes, p.envelope.indexes()...)
+	var indexes []int
+	for _, c := range p.columns() {
+		indexes = append(indexes, c.index)
 	}
 	slices.Sort(indexes)
 	for _, i := range slices.Compact(indexes) {
 		columns = append(columns, rel.Columns[i].Name)
 	}
 	return columns, nil
+}
+
+// columns are all columns that are read.
+func (p *plan) columns() []*column {
+	all := []*column{&p.id, &p.key, &p.payload, &p.route, p.stamp, p.partition}
+	for i := range p.headers {
+		all = append(all, &p.headers[i])
+	}
+	if e := p.envelope; e != nil {
+		all = append(all, e.version)
+		for i := range e.fields {
+			all = append(all, &e.fields[i])
+		}
+	}
+	return slices.DeleteFunc(all, func(c *column) bool { return c == nil })
 }
 
 // maxPlans bounds what is remembered. Every change of a table gives a new relation.

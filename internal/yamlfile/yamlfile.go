@@ -241,51 +241,42 @@ func verbatim(n *yaml.Node) *yaml.Node {
 	return &text
 }
 
-// expand is the node's text with its variables put in.
-func (d *Reader) expand(n *yaml.Node, path string) (string, bool) {
-	at := d.places[path]
-	for _, m := range variable.FindAllString(n.Value, -1) {
-		if m != "$$" {
-			name, _, _ := strings.Cut(strings.Trim(m, "${}"), ":-") // a default may be a secret
-			at.variables += ", ${" + name + "}"
-		}
-	}
-	d.places[path] = at
-	text, wrong := expandVariables(n.Value, d.env)
-	for _, w := range wrong {
-		d.add(n, path, "%s", w)
-	}
-	return text, len(wrong) == 0
-}
-
-var variable = regexp.MustCompile(`\$\$|\$\{([^}]*)(\}?)`)
-
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-// expandVariables replaces ${NAME} and ${NAME:-default} (also for a variable that is set and empty, as a shell does), and
-// $$ by $. Any other dollar sign stays. wrong is what cannot be replaced.
-func expandVariables(text string, env func(string) (string, bool)) (out string, wrong []string) {
-	out = variable.ReplaceAllStringFunc(text, func(match string) string {
+// expand is the node's text with its variables put in: ${NAME} and ${NAME:-default} (also for a variable that is set and
+// empty, as a shell does), and $$ for a dollar sign. Any other dollar sign stays.
+func (d *Reader) expand(n *yaml.Node, path string) (text string, ok bool) {
+	at, ok := d.places[path], true
+	text = variable.ReplaceAllStringFunc(n.Value, func(match string) string {
 		if match == "$$" {
 			return "$"
 		}
 		m := variable.FindStringSubmatch(match)
 		name, fallback, hasFallback := strings.Cut(m[1], ":-")
-		value, set := env(name)
+		at.variables += ", ${" + name + "}" // without the default, which may be a secret
+		value, set := d.env(name)
+		wrong := ""
 		switch {
 		case m[2] == "":
-			wrong = append(wrong, "${ without } (write $$ for a dollar sign)")
+			wrong = "${ without } (write $$ for a dollar sign)"
 		case !variableName.MatchString(name):
-			wrong = append(wrong, "${…} must hold the name of an environment variable (write $$ for a dollar sign)")
+			wrong = "${…} must hold the name of an environment variable (write $$ for a dollar sign)"
 		case hasFallback && value == "":
 			return fallback
 		case !set:
-			wrong = append(wrong, fmt.Sprintf("the environment variable %s is not set (${%s:-default} names a default)", name, name))
+			wrong = fmt.Sprintf("the environment variable %s is not set (${%s:-default} names a default)", name, name)
+		default:
+			return value
 		}
-		return value
+		d.add(n, path, "%s", wrong)
+		ok = false
+		return ""
 	})
-	return out, wrong
+	d.places[path] = at
+	return text, ok
 }
+
+var variable = regexp.MustCompile(`\$\$|\$\{([^}]*)(\}?)`)
+
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func kindName(n *yaml.Node) string {
 	switch n.Kind {

@@ -227,9 +227,9 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 	case "hstore":
 		return hstore(m)
 	case "vector":
-		return vector()
+		return vector("io.debezium.data.DoubleVector", connect.Float64, float8)
 	case "halfvec":
-		return halfvec()
+		return vector("io.debezium.data.FloatVector", connect.Float32, float4)
 	case "sparsevec":
 		return sparsevec()
 	case "geometry":

@@ -62,21 +62,8 @@ func geometry(name, doc string) *representation {
 	return r
 }
 
-func vector() *representation {
-	return vectorOf("io.debezium.data.DoubleVector", connect.Float64, func(s string) (any, bool) {
-		f, ok := double(s, 64)
-		return f, ok
-	})
-}
-
-func halfvec() *representation {
-	return vectorOf("io.debezium.data.FloatVector", connect.Float32, func(s string) (any, bool) {
-		f, ok := double(s, 32)
-		return float32(f), ok
-	})
-}
-
-func vectorOf(name string, typ connect.Type, number func(string) (any, bool)) *representation {
+// vector is a vector or a halfvec, whose numbers have half as many bits.
+func vector(name string, typ connect.Type, number func([]byte) (any, error)) *representation {
 	r := named(connect.Array, name, func(raw []byte) (any, error) {
 		s, ok := strings.CutPrefix(string(raw), "[")
 		s, ok2 := strings.CutSuffix(s, "]")
@@ -85,8 +72,8 @@ func vectorOf(name string, typ connect.Type, number func(string) (any, bool)) *r
 		}
 		out := make([]any, 0, strings.Count(s, ",")+1)
 		for part := range strings.SplitSeq(s, ",") {
-			n, ok := number(strings.TrimSpace(part))
-			if !ok {
+			n, err := number([]byte(strings.TrimSpace(part)))
+			if err != nil {
 				return nil, errLeftOut
 			}
 			out = append(out, n)
