@@ -36,10 +36,7 @@ func uriText(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+
 
 func uriPath(s string) string { return strings.ReplaceAll(uriText(s), "%2F", "/") }
 
-var (
-	hosts      = regexp.MustCompile(`^[A-Za-z0-9._,:\[\]-]*$`)
-	endsInPort = regexp.MustCompile(`:[0-9]+$`)
-)
+var hosts = regexp.MustCompile(`^[A-Za-z0-9._,:\[\]-]*$`)
 
 // writeConnection writes the DSN. libpq's defaults, which are the same as pgjdbc's, count for what
 // Debezium's options do not say.
@@ -83,15 +80,6 @@ func writeConnection(w *writer) {
 			dbname = part("database.dbname", "WALPOST_SOURCE_DATABASE", uriText)
 		}
 	}
-	each := strings.Split(host, ",")
-	for i, h := range each {
-		if !endsInPort.MatchString(h) || strings.Count(h, ":") > 1 && !strings.HasPrefix(h, "[") {
-			if strings.Contains(h, ":") && !strings.HasPrefix(h, "[") && !strings.Contains(h, "$") {
-				h = "[" + h + "]"
-			}
-			each[i] = h + ":" + port
-		}
-	}
 	sslmode, ok := w.literal("database.sslmode")
 	sslmode = cmp.Or(sslmode, "prefer")
 	query := "?sslmode=" + dollars(uriText(strings.ToLower(sslmode)))
@@ -117,13 +105,8 @@ func writeConnection(w *writer) {
 		notes = append(notes, "(percent-encode the values in the URI: %40 for @)")
 	}
 	w.note(notes...)
-	w.put("dsn", scalar("postgres://"+user+strings.Join(each, ",")+"/"+dbname+query), "")
+	w.put("dsn", scalar("postgres://"+user+host+":"+port+"/"+dbname+query), "")
 	writePassword(w)
-	if v, ok := w.literal("database.sslfactory"); ok && strings.HasSuffix(v, "NonValidatingFactory") {
-		w.bad("database.sslfactory", "this class does not verify the server: leave the option out and write database.sslmode=require, which does not verify it either")
-	} else if ok {
-		w.bad("database.sslfactory", "this is a Java class: write sslmode, sslrootcert, sslcert and sslkey instead")
-	}
 }
 
 var derKey = regexp.MustCompile(`(?i)\.(?:pk8|der|p12|pfx|jks)$`)
@@ -179,9 +162,6 @@ func writeSlot(w *writer) {
 			"Events from this time are delivered twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
 	default:
 		w.bad("plugin.name", "must be pgoutput (got %s)", plugin)
-	}
-	if on, ok := w.boolean("slot.drop.on.stop", false); ok && on {
-		w.bad("slot.drop.on.stop", "STOPPING THE CONNECTOR DROPS ITS SLOT, and then there is nothing to take over: set the option to false before you stop the connector (this restarts it)")
 	}
 	w.options("", slotOptions, nil)
 }
