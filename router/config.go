@@ -166,7 +166,7 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 
 // enveloped reports whether a placement puts a column into an envelope.
 func enveloped(ps []placement) bool {
-	return slices.ContainsFunc(ps, func(p placement) bool { return p.place == inEnvelope })
+	return slices.ContainsFunc(ps, func(p placement) bool { return p.target == inEnvelope })
 }
 
 // modes are the options for package pgvalue.

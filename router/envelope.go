@@ -39,7 +39,7 @@ func (p *planner) envelope(conv connect.Converter, payload column) *envelope {
 	e := &envelope{before: name[:dot+1], after: name[dot:], payload: &payload, conv: conv, schemas: map[envelopeKey]*connect.Schema{}}
 	names := map[string]bool{"payload": true}
 	for _, pl := range p.placements {
-		if pl.place != inEnvelope || p.missing(pl.column) {
+		if pl.target != inEnvelope || p.missing(pl.column) {
 			continue
 		}
 		c, ok := p.find(optionPlacement, pl.column)

@@ -69,7 +69,7 @@ func (r *Router) messageColumns(name string) (rel *cdc.Relation, options []strin
 		add(optionVersion, r.cfg.SchemaVersion, pgtype.Int4OID, "int4")
 	}
 	for _, pl := range r.placements {
-		if pl.place == inPartition {
+		if pl.target == inPartition {
 			add(optionPlacement, pl.column, pgtype.Int4OID, "int4")
 		}
 	}

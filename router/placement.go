@@ -7,11 +7,11 @@ import (
 	"github.com/walpost/walpost/cdc"
 )
 
-// A place is where a placement puts a column.
-type place uint8
+// A target is where a placement puts a column.
+type target uint8
 
 const (
-	inHeader place = iota + 1
+	inHeader target = iota + 1
 	inPartition
 	inEnvelope
 )
@@ -19,7 +19,7 @@ const (
 // A placement says where a further column goes: into a header, the partition or the envelope.
 type placement struct {
 	column, alias string
-	place         place
+	target        target
 }
 
 // parsePlacements reads table.fields.additional.placement as Debezium's AdditionalFieldsValidator
@@ -42,11 +42,11 @@ func parsePlacements(s string) ([]placement, error) {
 		}
 		switch strings.ToLower(strings.TrimSpace(parts[1])) {
 		case "header":
-			p.place = inHeader
+			p.target = inHeader
 		case "partition":
-			p.place = inPartition
+			p.target = inPartition
 		case "envelope":
-			p.place = inEnvelope
+			p.target = inEnvelope
 			if p.alias == "" {
 				return nil, fmt.Errorf("a field of the envelope must have a name (got %q)", item)
 			}

@@ -124,7 +124,7 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 		if p.missing(pl.column) {
 			continue
 		}
-		switch pl.place {
+		switch pl.target {
 		case inHeader:
 			c := p.converted(optionPlacement, pl.column, convs.header)
 			c.field = pl.alias
@@ -190,10 +190,10 @@ func (p *planner) find(option, name string) (column, bool) {
 		p.fail(ColumnExists, &c, "there is no column %q", name)
 		return c, false
 	}
-	of := &p.rel.Columns[c.index]
-	c.name = of.Name
+	col := &p.rel.Columns[c.index]
+	c.name = col.Name
 	var err error
-	if c.typ, err = pgvalue.Column(of, p.modes); err != nil {
+	if c.typ, err = pgvalue.Column(col, p.modes); err != nil {
 		p.fail(ColumnType, &c, "%s", err)
 		return c, false
 	}

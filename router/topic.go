@@ -29,7 +29,7 @@ func (r *Router) topic(p *plan, row *row, rec *cdc.Record) (aggregate string, _ 
 		}
 		raw = []byte(text)
 	}
-	topic, err := r.topics.of(raw)
+	topic, err := r.topics.forValue(raw)
 	if err != nil {
 		problem := p.route.bad(raw, err)
 		if notAllowed := (notAllowed{}); errors.As(err, &notAllowed) {
@@ -97,8 +97,8 @@ func (r *Router) TopicPatterns() []string {
 	return patterns
 }
 
-// of returns the topic for a routing value. It does not keep the bytes of the value.
-func (t *topics) of(value []byte) (string, error) {
+// forValue returns the topic for a routing value. It does not keep the bytes of the value.
+func (t *topics) forValue(value []byte) (string, error) {
 	if topic, ok := t.cache[string(value)]; ok {
 		return topic, nil
 	}

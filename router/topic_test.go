@@ -10,7 +10,7 @@ func TestTopicCacheIsBounded(t *testing.T) {
 	tp := r.topics
 	for i := range 3 * maxTopics {
 		v := []byte{byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/676%26), byte('a' + i/17576%26)}
-		if topic, err := tp.of(v); err != nil || topic != "outbox.event."+string(v) {
+		if topic, err := tp.forValue(v); err != nil || topic != "outbox.event."+string(v) {
 			t.Fatalf("%s: %s, %v", v, topic, err)
 		}
 	}

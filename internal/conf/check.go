@@ -47,7 +47,7 @@ func (f Field) check(found *Problems) {
 			found.OneOf(f.Path, text, words...)
 		}
 	case reflect.Int, reflect.Int64:
-		if !slices.ContainsFunc(words, func(w string) bool { return f.of(w).Equal(v) }) {
+		if !slices.ContainsFunc(words, func(w string) bool { return f.valueOf(w).Equal(v) }) {
 			f.checkBounds(found)
 		}
 	default: // a list is for the section
@@ -57,8 +57,8 @@ func (f Field) check(found *Problems) {
 // Closed reports whether a text must be one of the words.
 func (f Field) Closed() bool { return f.Has("words") && !f.Has("pattern") }
 
-// of is the value that a text of a tag stands for.
-func (f Field) of(text string) reflect.Value {
+// valueOf is the value that a text of a tag stands for.
+func (f Field) valueOf(text string) reflect.Value {
 	v := reflect.New(f.Value.Type()).Elem()
 	if err := SetText(v, text); err != nil {
 		panic("the tags of " + f.Path + ": " + err.Error())
@@ -67,10 +67,10 @@ func (f Field) of(text string) reflect.Value {
 }
 
 func (f Field) checkBounds(found *Problems) {
-	if least, ok := f.Tag.Lookup("min"); ok && f.Value.Int() < f.of(least).Int() {
+	if least, ok := f.Tag.Lookup("min"); ok && f.Value.Int() < f.valueOf(least).Int() {
 		found.Add(f.Path, MustBe, "at least "+least, f.Value.Interface())
 	}
-	if most, ok := f.Tag.Lookup("max"); ok && f.Value.Int() > f.of(most).Int() {
+	if most, ok := f.Tag.Lookup("max"); ok && f.Value.Int() > f.valueOf(most).Int() {
 		found.Add(f.Path, MustBe, "at most "+most, f.Value.Interface())
 	}
 }

@@ -253,13 +253,13 @@ func (c Change) String() string {
 }
 
 // Changes returns what differs between two configurations of one type. Both are pointers to a struct.
-func Changes(was, now any) []Change {
-	return changes(reflect.ValueOf(was).Elem(), reflect.ValueOf(now).Elem(), "")
+func Changes(before, after any) []Change {
+	return changes(reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem(), "")
 }
 
-func changes(was, now reflect.Value, path string) (found []Change) {
-	old := slices.Collect(Fields(was, path))
-	for i, f := range slices.Collect(Fields(now, path)) {
+func changes(before, after reflect.Value, path string) (found []Change) {
+	old := slices.Collect(Fields(before, path))
+	for i, f := range slices.Collect(Fields(after, path)) {
 		a, b := old[i].Value, f.Value
 		if a.Kind() == reflect.Pointer && !a.IsNil() && !b.IsNil() {
 			a, b = a.Elem(), b.Elem()

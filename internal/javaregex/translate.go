@@ -151,8 +151,8 @@ func (t *translator) openGroup() error {
 	if end != ")" {
 		t.open = append(t.open, group{t.out.Len(), t.flags})
 	}
-	for flag, is := range map[string]*bool{"i": &t.flags.fold, "s": &t.flags.dotAll} {
-		*is = (*is || strings.Contains(on, flag)) && !strings.Contains(off, flag)
+	for flag, set := range map[string]*bool{"i": &t.flags.fold, "s": &t.flags.dotAll} {
+		*set = (*set || strings.Contains(on, flag)) && !strings.Contains(off, flag)
 	}
 	switch {
 	case name != "":
@@ -181,15 +181,15 @@ func (t *translator) quantifier(start int) error {
 	if err != nil {
 		return err
 	}
-	own := 1 // a group with a number may be repeated itself
+	outer := 1 // a group with a number may be repeated itself
 	if strings.HasPrefix(text, "(?:") {
-		own = 0
+		outer = 0
 	}
 	switch {
 	case q == "?":
 	case matchesNothing(re): // Java ends such a loop in another way
 		return fmt.Errorf("%w: what is repeated can match nothing", unsupported(q))
-	case re.MaxCap() > own: // Java keeps the text of such a group even if the match fails later
+	case re.MaxCap() > outer: // Java keeps the text of such a group even if the match fails later
 		return fmt.Errorf("%w: a group in what is repeated has a number: begin it with (?: instead", unsupported(q))
 	}
 	t.out.WriteString(t.next(len(q)))

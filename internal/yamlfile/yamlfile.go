@@ -22,7 +22,7 @@ import (
 // A Problem is one thing that is wrong with what the user wrote.
 type Problem struct {
 	conf.Problem
-	at place
+	at location
 }
 
 func (p Problem) String() string {
@@ -40,15 +40,15 @@ func (Problems) Misconfigured() bool { return true }
 
 // A Reader fills one struct: from a file, and then from flags and variables, which go over it.
 type Reader struct {
-	file     string
-	env      func(string) (string, bool)
-	places   map[string]place // of every field that was written, by its path
-	problems Problems
+	file      string
+	env       func(string) (string, bool)
+	locations map[string]location // of every field that was written, by its path
+	problems  Problems
 }
 
 // New returns a Reader. The file's name is for messages; env gives the variables in values.
 func New(file string, env func(string) (string, bool)) *Reader {
-	return &Reader{file: file, env: env, places: map[string]place{}}
+	return &Reader{file: file, env: env, locations: map[string]location{}}
 }
 
 // Set sets a field from the text of a flag or a variable, and forgets what the file says about it.
@@ -58,7 +58,7 @@ func (d *Reader) Set(into any, from, field, text string) {
 	if !ok {
 		panic(field + " is no key")
 	}
-	d.refuse(place{label: from}, field, conf.SetText(f.Value, text))
+	d.refuse(location{label: from}, field, conf.SetText(f.Value, text))
 }
 
 // Check returns what is wrong with how the fields are written, and what a validation found. What is
@@ -87,7 +87,7 @@ func (d *Reader) reported(field string) bool {
 }
 
 // refuse adds an error, if there is one, as a problem of a field.
-func (d *Reader) refuse(at place, field string, err error) {
+func (d *Reader) refuse(at location, field string, err error) {
 	var found conf.Problems
 	found.Try(field, err)
 	for _, p := range found {
@@ -120,7 +120,7 @@ func (d *Reader) Read(doc []byte, into any) {
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
 func (d *Reader) syntax(err error) {
-	at, text := place{label: d.file}, err.Error()
+	at, text := location{label: d.file}, err.Error()
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
 		text = m[2]
 		if m[1] != "" {
@@ -135,12 +135,12 @@ func (d *Reader) syntax(err error) {
 }
 
 func (d *Reader) add(n *yaml.Node, field, format string, args ...any) {
-	d.refuse(d.place(n), field, fmt.Errorf(format, args...))
+	d.refuse(d.locate(n), field, fmt.Errorf(format, args...))
 }
 
 // value decodes one node. Only mappings that a struct stands for are walked into, so an alias cannot recurse for ever.
 func (d *Reader) value(n *yaml.Node, v reflect.Value, path string) {
-	d.places[path] = d.place(n)
+	d.locations[path] = d.locate(n)
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
@@ -197,8 +197,8 @@ func (d *Reader) mapping(n *yaml.Node, v reflect.Value, path string) {
 		d.add(n, path, "must be a mapping (got %s)", kindName(n))
 		return
 	}
-	own, fields := v.Kind() == reflect.Map, map[string]conf.Field{}
-	if own {
+	isMap, fields := v.Kind() == reflect.Map, map[string]conf.Field{}
+	if isMap {
 		v.Set(reflect.MakeMap(v.Type()))
 	} else {
 		for f := range conf.Fields(v, path) {
@@ -216,7 +216,7 @@ func (d *Reader) mapping(n *yaml.Node, v reflect.Value, path string) {
 		seen[name] = true
 		f, ok := fields[name]
 		switch {
-		case own:
+		case isMap:
 			word := reflect.New(v.Type().Elem()).Elem()
 			d.value(val, word, conf.Join(path, name))
 			v.SetMapIndex(reflect.ValueOf(name), word)
@@ -244,7 +244,7 @@ func verbatim(n *yaml.Node) *yaml.Node {
 // expand is the node's text with its variables put in: ${NAME} and ${NAME:-default} (also for a variable that is set and
 // empty, as a shell does), and $$ for a dollar sign. Any other dollar sign stays.
 func (d *Reader) expand(n *yaml.Node, path string) (text string, ok bool) {
-	at, ok := d.places[path], true
+	at, ok := d.locations[path], true
 	text = variable.ReplaceAllStringFunc(n.Value, func(match string) string {
 		if match == "$$" {
 			return "$"
@@ -270,7 +270,7 @@ func (d *Reader) expand(n *yaml.Node, path string) (text string, ok bool) {
 		ok = false
 		return ""
 	})
-	d.places[path] = at
+	d.locations[path] = at
 	return text, ok
 }
 

@@ -97,11 +97,11 @@ func (c *captured) leaveOut() {
 		others = append(others, [2]string{m[1], "heartbeat.action.query"})
 	}
 	for _, o := range others {
-		is := func(t table) bool {
+		isOther := func(t table) bool {
 			other, ok := parseTable(o[0])
 			return ok && other == t || !ok && strings.EqualFold(o[0], t.name)
 		}
-		if i := slices.IndexFunc(c.tables, is); i >= 0 && len(c.tables) > 1 {
+		if i := slices.IndexFunc(c.tables, isOther); i >= 0 && len(c.tables) > 1 {
 			c.note += fmt.Sprintf(" (without %s, which is the table of %s)", c.tables[i].sql(), o[1])
 			c.tables = slices.Delete(c.tables, i, i+1)
 		}

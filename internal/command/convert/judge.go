@@ -48,16 +48,16 @@ func ruleOf(name string) (family rule) {
 
 // judge reports an option that becomes no field, by the rule of name.
 func (r *report) judge(e *input.Entry, name string) {
-	of := ruleOf(name)
+	found := ruleOf(name)
 	value, known := e.Plain()
-	v, text := Unsupported, of.Bad
+	v, text := Unsupported, found.Bad
 	switch {
-	case known && value == "" && !of.Empty:
+	case known && value == "" && !found.Empty:
 		v, text = NotNeeded, "the value is empty"
-	case of.Bad+of.Differs == "", known && slices.Contains(of.Fine, strings.ReplaceAll(strings.ToLower(value), " ", "")):
-		v, text = NotNeeded, of.Why
-	case of.Differs != "":
-		v, text = Differs, of.Differs
+	case found.Bad+found.Differs == "", known && slices.Contains(found.Fine, strings.ReplaceAll(strings.ToLower(value), " ", "")):
+		v, text = NotNeeded, found.Why
+	case found.Differs != "":
+		v, text = Differs, found.Differs
 	}
 	r.add(v, e.Name, false, "%s", text)
 }

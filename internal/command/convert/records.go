@@ -63,33 +63,33 @@ func writePrefix(w *writer) {
 // connectConverter maps a converter of the connector, or of its worker if the connector has none.
 // Connect reads the options from the same place as the class.
 func connectConverter(w *writer, which string) {
-	own := which + ".converter"
-	option := own
-	if !w.in.Has(own) {
+	name := which + ".converter"
+	option := name
+	if !w.in.Has(name) {
 		for _, e := range w.in.List {
-			if strings.HasPrefix(e.Name, own+".") {
-				w.idle(e.Name, "without %s in the connector, Connect uses the worker's converter with the worker's options, and ignores this option", own)
+			if strings.HasPrefix(e.Name, name+".") {
+				w.idle(e.Name, "without %s in the connector, Connect uses the worker's converter with the worker's options, and ignores this option", name)
 			}
 		}
-		option = input.Workers + own
+		option = input.Workers + name
 	}
 	class, ok := w.literal(option)
 	switch {
 	case ok:
-		writeConverter(w, option, class, which, converterOptions{option + ".", "records." + own})
+		writeConverter(w, option, class, which, converterOptions{option + ".", "records." + name})
 	case w.in.Has(option):
 	case which == "header":
 		text := "simple"
 		if w.noWorker {
 			text += ", unless the worker has another converter: pass --worker worker.properties"
 		}
-		w.mapped(own, "records."+own, "%s", text)
+		w.mapped(name, "records."+name, "%s", text)
 	default:
 		more := ", but the worker has none"
 		if w.noWorker {
 			more = ": pass its properties with --worker worker.properties, or write the worker's converter into the connector"
 		}
-		w.bad(own, "the connector has no converter, so the worker's converter is used%s", more)
+		w.bad(name, "the connector has no converter, so the worker's converter is used%s", more)
 	}
 }
 

@@ -208,7 +208,7 @@ func (c *chain) dropHeaders(prefix string, before bool) (Verdict, string) {
 }
 
 // A placement is one item of table.fields.additional.placement.
-type placement struct{ column, place, alias string }
+type placement struct{ column, target, alias string }
 
 func (c *chain) placements() []placement {
 	var all []placement
@@ -228,7 +228,7 @@ func (c *chain) placements() []placement {
 }
 
 func (c *chain) placesHeader(name string) bool {
-	return slices.ContainsFunc(c.placements(), func(p placement) bool { return p.place == "header" && p.alias == name })
+	return slices.ContainsFunc(c.placements(), func(p placement) bool { return p.target == "header" && p.alias == name })
 }
 
 // hasHeader says whether the records have a header behind the transforms so far.
@@ -256,7 +256,7 @@ func (c *chain) headerFrom(prefix string, before bool) (Verdict, string) {
 	}
 	fields, headers, operation := get("fields"), get("headers"), c.or(prefix+"operation", "")
 	all := c.placements()
-	inEnvelope := func(p placement) bool { return p.place == "envelope" }
+	inEnvelope := func(p placement) bool { return p.target == "envelope" }
 	tombstone, _ := c.boolean(c.router+"route.tombstone.on.empty.payload", false)
 	expand, _ := c.boolean(c.router+"table.expand.json.payload", false)
 	switch {
@@ -289,7 +289,7 @@ func (c *chain) headerFrom(prefix string, before bool) (Verdict, string) {
 	}
 	items := make([]string, len(all))
 	for i, p := range all {
-		items[i] = p.column + ":" + p.place + ":" + p.alias
+		items[i] = p.column + ":" + p.target + ":" + p.alias
 	}
 	c.placement = strings.Join(items, ",")
 	return Mapped, "router.table.fields.additional.placement: " + c.placement

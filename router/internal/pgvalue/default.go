@@ -178,7 +178,7 @@ func temporalDefault(t pgType, m Modes, s string) (any, bool) {
 		b := append(appendDate(nil, at.days), 'T')
 		return string(append(appendClock(b, at.micros, digitsOrNeeded(precision(t))), 'Z')), true
 	}
-	return stampOf(t, m).of(at)
+	return stampOf(t, m).value(at)
 }
 
 func endOfTime(t pgType, m Modes, first bool) (any, bool) {
@@ -197,7 +197,7 @@ func endOfTime(t pgType, m Modes, first bool) (any, bool) {
 		return iso, true
 	}
 	if s := stampOf(t, m); s.name == stampMicros.name {
-		return s.of(at)
+		return s.value(at)
 	}
 	return nil, false // the value overflows
 }

@@ -89,7 +89,7 @@ func numeric(t pgType, m Modes) *representation {
 	}
 	number := r.parse
 	r.parse = func(raw []byte) (any, error) {
-		if special, is := specialNumeric(raw, m); is {
+		if special, isSpecial := specialNumeric(raw, m); isSpecial {
 			if special == nil {
 				return nil, errLeftOut
 			}
@@ -98,7 +98,7 @@ func numeric(t pgType, m Modes) *representation {
 		return number(raw)
 	}
 	r.element = func(raw []byte) (any, error) {
-		if _, is := specialNumeric(raw, m); is {
+		if _, isSpecial := specialNumeric(raw, m); isSpecial {
 			return nil, errLeftOut // the JDBC driver cannot read it
 		}
 		return number(raw)
@@ -107,7 +107,7 @@ func numeric(t pgType, m Modes) *representation {
 }
 
 // specialNumeric is the value for NaN and the infinities, or nil if there is none.
-func specialNumeric(raw []byte, m Modes) (v any, is bool) {
+func specialNumeric(raw []byte, m Modes) (v any, isSpecial bool) {
 	var name string
 	switch string(raw) {
 	case "NaN":

@@ -165,7 +165,7 @@ func timetz() *representation {
 type stamp struct {
 	name                    string
 	typ                     connect.Type
-	of                      func(moment) (v any, ok bool)
+	value                   func(moment) (v any, ok bool)
 	infinity, minusInfinity any
 }
 
@@ -239,7 +239,7 @@ func timestamp(t pgType, m Modes) *representation {
 			c, ok := readCivil(raw)
 			if days, valid := c.days(); !ok || !c.date || !c.clock || c.zone != nil || !valid {
 				return nil, noValue(raw, "timestamp in ISO format")
-			} else if v, fits := form.of(normal(moment{shift(c, days), c.micros})); fits {
+			} else if v, fits := form.value(normal(moment{shift(c, days), c.micros})); fits {
 				return v, nil
 			}
 			return nil, nil
