@@ -1,7 +1,7 @@
 package connect
 
 import (
-	"strconv"
+	"fmt"
 	"time"
 )
 
@@ -58,10 +58,7 @@ func appendJavaDate(dst []byte, millis int64) []byte {
 		year = 1 - year
 	}
 	at := time.UnixMilli(millis).UTC()
-	dst = at.AppendFormat(dst, "Mon ")
-	dst = append(dst, time.Month(month).String()[:3]...)
-	dst = AppendPadded(append(dst, ' '), day, 2)
-	return strconv.AppendInt(at.AppendFormat(dst, " 15:04:05 UTC "), year, 10)
+	return fmt.Appendf(dst, "%s %.3s %02d %s UTC %d", at.Format("Mon"), time.Month(month), day, at.Format(time.TimeOnly), year)
 }
 
 // appendHeaderDate appends a java.util.Date in UTC as Connect's Values.convertToString does. A
@@ -76,14 +73,4 @@ func appendHeaderDate(dst []byte, millis int64) []byte {
 		layout = time.DateOnly
 	}
 	return time.UnixMilli(millis).UTC().AppendFormat(dst, layout)
-}
-
-// AppendPadded appends n, which must not be negative, with zeros up to a number of digits.
-func AppendPadded(dst []byte, n int64, digits int) []byte {
-	var buf [20]byte
-	s := strconv.AppendInt(buf[:0], n, 10)
-	for range digits - len(s) {
-		dst = append(dst, '0')
-	}
-	return append(dst, s...)
 }

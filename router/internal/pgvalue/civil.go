@@ -2,6 +2,8 @@ package pgvalue
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/walpost/walpost/router/internal/connect"
@@ -146,41 +148,33 @@ func julianDays(c civil, days int64) int64 {
 	return four*1461 + ofFour*365 + (153*((c.month+9)%12)+2)/5 + c.day - 1 - 719_470
 }
 
-// appendDate appends a date as Java's ISO_LOCAL_DATE does: +10000-01-01, -0043-03-15.
-func appendDate(dst []byte, days int64) []byte {
+// dateText is a date as Java's ISO_LOCAL_DATE prints it: +10000-01-01, -0043-03-15.
+func dateText(days int64) string {
 	year, month, day := connect.Civil(days)
+	sign := ""
 	switch {
 	case year > 9999:
-		dst = append(dst, '+')
+		sign = "+"
 	case year < 0:
-		dst, year = append(dst, '-'), -year
+		sign, year = "-", -year
 	}
-	dst = connect.AppendPadded(dst, year, 4)
-	dst = append(dst, '-')
-	dst = connect.AppendPadded(dst, month, 2)
-	dst = append(dst, '-')
-	return connect.AppendPadded(dst, day, 2)
+	return fmt.Sprintf("%s%04d-%02d-%02d", sign, year, month, day)
 }
 
-// appendClock appends hours, minutes, seconds and so many digits of the fraction; with -1, as many
-// as needed.
-func appendClock(dst []byte, micros int64, digits int) []byte {
+// clockText has hours, minutes, seconds and so many digits of the fraction; with 0, as many as needed.
+func clockText(micros int64, digits int) string {
 	seconds, fraction := micros/1_000_000, micros%1_000_000
-	dst = connect.AppendPadded(dst, seconds/3600, 2)
-	dst = append(dst, ':')
-	dst = connect.AppendPadded(dst, seconds/60%60, 2)
-	dst = append(dst, ':')
-	dst = connect.AppendPadded(dst, seconds%60, 2)
-	if digits == 0 || digits < 0 && fraction == 0 {
-		return dst
+	text := fmt.Sprintf("%02d:%02d:%02d.%06d", seconds/3600, seconds/60%60, seconds%60, fraction)
+	switch {
+	case digits > 0:
+		return text[:len(text)-6+digits]
+	case fraction == 0:
+		return text[:len(text)-len(".000000")]
 	}
-	dst = append(dst, '.')
-	dst = connect.AppendPadded(dst, fraction, 6)
-	if digits > 0 {
-		return dst[:len(dst)-6+digits]
-	}
-	for dst[len(dst)-1] == '0' {
-		dst = dst[:len(dst)-1]
-	}
-	return dst
+	return strings.TrimRight(text, "0")
+}
+
+// text is a moment as Java's ISO_INSTANT prints it.
+func (at moment) text(digits int) string {
+	return dateText(at.days) + "T" + clockText(at.micros, digits) + "Z"
 }

@@ -171,12 +171,11 @@ func temporalDefault(t pgType, m Modes, s string) (any, bool) {
 	switch t.oid {
 	case pgtype.DateOID:
 		if m.Time == "isostring" {
-			return string(append(appendDate(nil, at.days), 'Z')), true
+			return dateText(at.days) + "Z", true
 		}
 		return int64(int32(at.days)), true
 	case pgtype.TimestamptzOID:
-		b := append(appendDate(nil, at.days), 'T')
-		return string(append(appendClock(b, at.micros, digitsOrNeeded(precision(t))), 'Z')), true
+		return at.text(precision(t)), true
 	}
 	return stampOf(t, m).value(at)
 }
@@ -188,7 +187,7 @@ func endOfTime(t pgType, m Modes, first bool) (any, bool) {
 	}
 	switch {
 	case t.oid == pgtype.DateOID && m.Time == "isostring":
-		return string(append(appendDate(nil, at.days), 'Z')), true
+		return dateText(at.days) + "Z", true
 	case t.oid == pgtype.DateOID:
 		return int64(int32(at.days)), true
 	case t.oid == pgtype.TimestamptzOID:

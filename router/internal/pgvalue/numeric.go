@@ -3,6 +3,7 @@ package pgvalue
 import (
 	"fmt"
 	"math/big"
+	"regexp"
 	"strings"
 
 	"github.com/walpost/walpost/router/internal/connect"
@@ -156,29 +157,18 @@ func money(m Modes) *representation {
 	}))
 }
 
+// amountText is money with a sign or parentheses, and one character before the number.
+var amountText = regexp.MustCompile(`^([(-]?)[^0-9.]?(-?[0-9.,]+)\)?$`)
+
 // amount removes the currency and the commas.
 func amount(s string) string {
-	if s == "" {
-		return ""
+	m := amountText.FindStringSubmatch(s)
+	if m == nil {
+		return s
 	}
-	negative := s[0] == '(' || s[0] == '-'
-	if s[0] == '-' {
-		s = s[1:]
-	} else if s[0] == '(' && s[len(s)-1] == ')' && len(s) > 1 {
-		s = s[1 : len(s)-1]
+	number := strings.ReplaceAll(m[2], ",", "")
+	if m[1] != "" {
+		number = "-" + number
 	}
-	for i, r := range s { // remove the first character unless it belongs to the number
-		if i > 0 {
-			s = s[i:]
-			break
-		}
-		if r >= '0' && r <= '9' || r == '.' {
-			break
-		}
-	}
-	s = strings.ReplaceAll(s, ",", "")
-	if negative {
-		s = "-" + s
-	}
-	return s
+	return number
 }

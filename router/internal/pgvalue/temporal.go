@@ -57,10 +57,7 @@ func date(m Modes) *representation {
 		return c.oldCalendarDays()
 	}
 	if m.Time == "isostring" {
-		print := func(days int64) any {
-			var b [20]byte
-			return string(append(appendDate(b[:0], days), 'Z'))
-		}
+		print := func(days int64) any { return dateText(days) + "Z" }
 		parse := parseWith(read, print)
 		r := named(connect.String, "io.debezium.time.IsoDate", func(raw []byte) (any, error) {
 			switch string(raw) {
@@ -117,8 +114,7 @@ func timeOfDay(t pgType, m Modes) *representation {
 	value := func(micros int64) any {
 		switch {
 		case iso:
-			var b [20]byte
-			return string(append(appendClock(b[:0], micros%dayMicros, -1), 'Z'))
+			return clockText(micros%dayMicros, 0) + "Z"
 		case unit < 0:
 			return micros * -unit
 		}
@@ -153,8 +149,7 @@ func timetz() *representation {
 		if seconds {
 			micros = micros / 1_000_000 * 1_000_000
 		}
-		var b [20]byte
-		return string(append(appendClock(b[:0], micros, -1), 'Z')), nil
+		return clockText(micros, 0) + "Z", nil
 	}
 	r := named(connect.String, "io.debezium.time.ZonedTime", func(raw []byte) (any, error) { return parse(raw, false) })
 	r.element = func(raw []byte) (any, error) { return parse(raw, true) }
@@ -176,7 +171,7 @@ var (
 	stampDate   = stamp{connect.TimestampName, connect.Int64, epochMillis, int64(9_223_372_036_825_200), int64(-9_223_372_036_832_400)}
 	stampMicros = stamp{"io.debezium.time.MicroTimestamp", connect.Int64, epochMicros, int64(9_223_372_036_825_200_000), int64(-9_223_372_036_832_400_000)}
 	stampNanos  = stamp{"io.debezium.time.NanoTimestamp", connect.Int64, epochNanos, int64(math.MaxInt64), int64(math.MinInt64)}
-	stampISO    = stamp{"io.debezium.time.IsoTimestamp", connect.String, isoMoment, "+294247-01-10T04:00:25.2Z", "-290308-12-21T19:59:27.6Z"}
+	stampISO    = stamp{"io.debezium.time.IsoTimestamp", connect.String, func(at moment) (any, bool) { return at.text(0), true }, "+294247-01-10T04:00:25.2Z", "-290308-12-21T19:59:27.6Z"}
 )
 
 // epochMicros overflows as in Debezium: whole seconds stop at the largest number, and then the
@@ -200,12 +195,6 @@ func epochNanos(at moment) (any, bool) {
 	}
 	nanos, add := at.days*dayNanos, at.micros*1000
 	return nanos + add, nanos <= math.MaxInt64-add
-}
-
-func isoMoment(at moment) (any, bool) {
-	var b [40]byte
-	out := append(appendDate(b[:0], at.days), 'T')
-	return string(append(appendClock(out, at.micros, -1), 'Z')), true
 }
 
 // stampOf returns the form for time.precision.mode.
@@ -286,11 +275,6 @@ func inUTC(raw []byte) (c civil, days int64, err error) {
 // timestamptz has exactly the digits of the column in every time.precision.mode.
 func timestamptz(t pgType) *representation {
 	digits := precision(t)
-	print := func(at moment) string {
-		var b [40]byte
-		out := append(appendDate(b[:0], at.days), 'T')
-		return string(append(appendClock(out, at.micros, digitsOrNeeded(digits)), 'Z'))
-	}
 	r := named(connect.String, "io.debezium.time.ZonedTimestamp", func(raw []byte) (any, error) {
 		if isInfinity(raw) {
 			return string(raw), nil
@@ -299,14 +283,14 @@ func timestamptz(t pgType) *representation {
 		if err != nil {
 			return nil, err
 		}
-		return print(normal(moment{days, c.micros})), nil
+		return normal(moment{days, c.micros}).text(digits), nil
 	})
 	r.element = func(raw []byte) (any, error) { // an element is a java.sql.Timestamp first
 		switch string(raw) {
 		case "infinity":
 			return "infinity", nil
 		case "-infinity":
-			return print(moment{javaFirst, 23 * 3_600_000_000}), nil
+			return moment{javaFirst, 23 * 3_600_000_000}.text(digits), nil
 		}
 		c, days, err := inUTC(raw)
 		if err == nil {
@@ -315,16 +299,7 @@ func timestamptz(t pgType) *representation {
 		if err != nil {
 			return nil, err
 		}
-		return print(normal(moment{days, c.micros})), nil
+		return normal(moment{days, c.micros}).text(digits), nil
 	}
 	return r
-}
-
-// digitsOrNeeded is the number of digits for appendClock. If the column has no number of digits,
-// Debezium prints as many as needed.
-func digitsOrNeeded(digits int) int {
-	if digits == 0 {
-		return -1
-	}
-	return digits
 }
