@@ -2,7 +2,6 @@ package conf
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -49,12 +48,7 @@ const maxSecret = 1 << 20
 // readSecret returns the content of a file without the end of its last line, which editors add. A
 // file without content is an error.
 func readSecret(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }() // opened for reading only
-	text, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", err
 	}

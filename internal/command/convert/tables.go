@@ -1,8 +1,6 @@
 package convert
 
 import (
-	"fmt"
-	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -81,26 +79,8 @@ func writeLiteral(b *strings.Builder, re *syntax.Regexp) bool {
 
 const include = "table.include.list"
 
-var plainName = regexp.MustCompile(`^[\w.-]+$`)
-
 // byServer is the advice where only the server knows the tables.
-func byServer(r *report) string {
-	var names []any
-	for _, option := range []string{"database.user", "database.hostname", "database.dbname"} {
-		if name, known := r.in.ByName[option].Plain(); known && plainName.MatchString(name) {
-			names = append(names, name)
-		}
-	}
-	dsn := "postgres://…"
-	if len(names) == 3 {
-		port, _ := r.in.ByName["database.port"].Plain()
-		if port = strings.TrimSpace(port); port != "" && plainName.MatchString(port) {
-			names[1] = fmt.Sprintf("%s:%s", names[1], port)
-		}
-		dsn = fmt.Sprintf("postgres://%s@%s/%s", names...)
-	}
-	return "convert again with --dsn " + dsn + ", or name the outbox with --table schema.table"
-}
+const byServer = "convert again with --dsn postgres://user@host/dbname, or name the outbox with --table schema.table"
 
 // captured are the tables that the connector captures.
 type captured struct {
@@ -130,7 +110,7 @@ func capturedTables(r *report, o Options) *captured {
 		c.includeList(expr)
 		c.leaveOut()
 	case !c.in.Has(include):
-		c.bad(include, "without it, only the server knows which tables the connector captures: %s", byServer(c.report))
+		c.bad(include, "without it, only the server knows which tables the connector captures: %s", byServer)
 	}
 	if expr, ok := c.literal("table.exclude.list"); ok {
 		c.idle("table.exclude.list", "walpost reads only the tables that are named (and not %s)", expr)
@@ -152,7 +132,7 @@ func (c *captured) includeList(expr string) {
 		names, ok := literalNames(one)
 		switch {
 		case !ok:
-			wrong = "only the server knows which tables " + one + " selects: " + byServer(c.report)
+			wrong = "only the server knows which tables " + one + " selects: " + byServer
 		case len(names) != 2 || names[0] == "" || names[1] == "":
 			wrong = one + " is no table: Debezium's Postgres connector needs schema.table"
 		case !slices.Contains(c.tables, table{names[0], names[1]}):
