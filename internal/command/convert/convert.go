@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/command/convert/input"
-	"github.com/walpost/walpost/internal/conf"
 )
 
 // Options are facts that the input does not have.
@@ -217,18 +216,7 @@ func (r *report) bad(option, format string, args ...any) {
 // rest reports the options that have no line yet.
 func rest(r *report) {
 	for _, e := range r.in.List {
-		owner := "" // names Java code, which has options under its names
-		for _, option := range []string{"converters", "post.processors"} {
-			list, _ := r.in.ByName[option].Plain()
-			if slices.ContainsFunc(conf.SplitList(list), func(name string) bool { return strings.HasPrefix(e.Name, name+".") }) {
-				owner = option
-			}
-		}
-		switch {
-		case r.done[e.Name]:
-		case owner != "":
-			r.idle(e.Name, "belongs to %s", r.in.Shown(owner))
-		default:
+		if !r.done[e.Name] {
 			r.judge(e, e.Name)
 		}
 	}

@@ -43,9 +43,6 @@ var handlers = map[string]func(c *chain, prefix string, before bool) (Verdict, s
 	smt + "InsertHeader":                          (*chain).insertHeader,
 	smt + "DropHeaders":                           (*chain).dropHeaders,
 	smt + "HeaderFrom$Value":                      (*chain).headerFrom,
-	smt + "HeaderFrom$Key": func(*chain, string, bool) (Verdict, string) {
-		return Unsupported, "HeaderFrom$Key: Connect fails here, because the key of a record of the EventRouter has no fields; use table.fields.additional.placement: column:header"
-	},
 }
 
 func (r *report) verbatim(option string) string {

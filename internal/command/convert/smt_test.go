@@ -76,7 +76,7 @@ func TestTransformsThatConvertRefusesSayWhy(t *testing.T) {
 		`"transforms": "outbox,r", "transforms.r.type": "io.debezium.transforms.ByLogicalTableRouter", "transforms.r.topic.regex": "(.*)", "transforms.r.topic.replacement": "x"`:              "first record with a key",
 		`"transforms": "outbox,r", "transforms.r.type": "` + kafka + `InsertHeader", "transforms.r.header": "a", "transforms.r.value.literal": "1.50"`:                                         "something other than text",
 		`"transforms": "outbox,r", "transforms.r.type": "` + kafka + `InsertHeader", "transforms.r.header": "a", "transforms.r.value.literal": "true : x"`:                                     "something other than text",
-		`"transforms": "outbox,r", "transforms.r.type": "` + kafka + `HeaderFrom$Key", "transforms.r.fields": "a", "transforms.r.headers": "a", "transforms.r.operation": "copy"`:              "key of a record of the EventRouter has no fields",
+		`"transforms": "outbox,r", "transforms.r.type": "` + kafka + `HeaderFrom$Key", "transforms.r.fields": "a", "transforms.r.headers": "a", "transforms.r.operation": "copy"`:              "no such transform",
 		`"transforms": "r,outbox", "transforms.r.type": "` + kafka + `HeaderFrom$Value", "transforms.r.fields": "op", "transforms.r.headers": "a", "transforms.r.operation": "copy"`:           "Debezium's own envelope",
 		`"transforms": "outbox,r", "transforms.r.type": "` + kafka + `DropHeaders", "transforms.r.headers": "a", "transforms.r.predicate": "p", "predicates": "p", "predicates.p.type": "x.Y"`: "convert can evaluate only",
 	} {

@@ -117,20 +117,12 @@ func secretOf(parts []input.Part, variable string, asFile bool) (value, note str
 	if len(parts) != 1 || parts[0].Ref == nil {
 		return "${" + variable + "}", "set " + variable + ": the output does not repeat the value of the input"
 	}
-	switch ref := parts[0].Ref; ref.Provider {
-	case "dir", "directory", "strimzidir":
-		if asFile {
-			return ref.File(), ""
-		}
-		return "${" + variable + "}", "set " + variable + " to what is in " + ref.From()
-	case "env", "strimzienv":
-		name, note := ref.Variable(variable)
-		return "${" + name + "}", note
-	case "file", "strimzifile":
-		return "${" + variable + "}", "set " + variable + " to " + ref.From() + ": this file holds several keys, so walpost cannot read it with a …_file key"
-	default:
-		return "${" + variable + "}", "set " + variable + " to what " + ref.From() + " gave, or mount it as a file and write …_file"
+	ref := parts[0].Ref
+	if file, ok := ref.File(); ok && asFile {
+		return file, ""
 	}
+	name, note := ref.Variable(variable)
+	return "${" + name + "}", note
 }
 
 // writePassword writes source.password or source.password_file.

@@ -135,20 +135,24 @@ func Split(value string) []Part {
 
 // From describes the origin of a reference's value.
 func (r *Reference) From() string {
+	if file, ok := r.File(); ok {
+		return "the file " + Printable(file)
+	}
 	switch r.Provider {
 	case "env", "strimzienv":
 		return "the environment variable " + Printable(r.key) + " of the connector"
 	case "file", "strimzifile":
 		return "the key " + Printable(r.key) + " of the properties file " + Printable(r.path)
-	case "dir", "directory", "strimzidir":
-		return "the file " + Printable(r.File())
 	case "secrets", "configmaps", "vault":
 		return "${" + Printable(r.Provider+":"+r.path+":"+r.key) + "}"
 	}
 	return "a config provider" // an unknown one; its path and key may be secret
 }
 
-func (r *Reference) File() string { return strings.TrimSuffix(r.path, "/") + "/" + r.key }
+// File is the file whose content is the value, if there is one.
+func (r *Reference) File() (name string, ok bool) {
+	return strings.TrimSuffix(r.path, "/") + "/" + r.key, r.Provider == "dir" || r.Provider == "directory" || r.Provider == "strimzidir"
+}
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
@@ -158,5 +162,5 @@ func (r *Reference) Variable(field string) (name, note string) {
 	if (r.Provider == "env" || r.Provider == "strimzienv") && variableName.MatchString(r.key) {
 		return r.key, "also set " + r.key + " for walpost"
 	}
-	return field, "set " + field + "; it was " + r.From()
+	return field, "set " + field + "; the connector gets it from " + r.From()
 }
