@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -289,37 +290,19 @@ func kindName(n *yaml.Node) string {
 	}
 }
 
-// suggest names the key that was probably meant.
+// suggest names the key that was probably meant: one that differs from name by two letters in one place.
 func suggest(name string, fields map[string]conf.Field) string {
-	best, least := "", max(2, len(name)/4)+1
-	for key := range fields {
-		if n := distance(strings.ToLower(name), key); n < least || n == least && key < best {
-			best, least = key, n
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		written, meant := strings.ToLower(name), key
+		for written != "" && meant != "" && written[0] == meant[0] {
+			written, meant = written[1:], meant[1:]
+		}
+		for written != "" && meant != "" && written[len(written)-1] == meant[len(meant)-1] {
+			written, meant = written[:len(written)-1], meant[:len(meant)-1]
+		}
+		if max(len(written), len(meant)) <= 2 && len(name) > 2 {
+			return fmt.Sprintf(" (did you mean %s?)", key)
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(" (did you mean %s?)", best)
-}
-
-// distance is the number of letters to insert, remove or change between two words (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return ""
 }

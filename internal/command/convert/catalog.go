@@ -2,7 +2,6 @@ package convert
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -78,32 +77,5 @@ func (c *captured) ask(catalog []CatalogTable) {
 	c.note = " (by --dsn" + strings.Join(append([]string{""}, without...), "; ") + ")"
 	if len(c.tables) == 0 && !c.done[include] {
 		c.bad(include, "the connector captures no outbox table: an outbox table has the columns %s%s", strings.Join(needed, ", "), c.note)
-	}
-}
-
-// written finds the tables that a statement writes, if the statement names the columns.
-var written = regexp.MustCompile(`(?i)(?:into|update|from)\s+([\w$."]+)\s*(?:\(|set\b|where\b)`)
-
-// leaveOut leaves out the tables of heartbeats and signals, which are no outboxes.
-func (c *captured) leaveOut() {
-	query, _ := c.in.ByName["heartbeat.action.query"].Plain()
-	columns := outboxColumns(c.report)
-	if slices.ContainsFunc(columns[:2], func(column string) bool { return strings.Contains(query, column) }) {
-		query = "" // the heartbeats are events of an outbox
-	}
-	signals, _ := c.in.ByName["signal.data.collection"].Plain()
-	others := [][2]string{{signals, "signal.data.collection"}}
-	for _, m := range written.FindAllStringSubmatch(query, -1) {
-		others = append(others, [2]string{m[1], "heartbeat.action.query"})
-	}
-	for _, o := range others {
-		isOther := func(t table) bool {
-			other, ok := parseTable(o[0])
-			return ok && other == t || !ok && strings.EqualFold(o[0], t.name)
-		}
-		if i := slices.IndexFunc(c.tables, isOther); i >= 0 && len(c.tables) > 1 {
-			c.note += fmt.Sprintf(" (without %s, which is the table of %s)", c.tables[i].sql(), o[1])
-			c.tables = slices.Delete(c.tables, i, i+1)
-		}
 	}
 }

@@ -108,7 +108,6 @@ func capturedTables(r *report, o Options) *captured {
 		c.ask(o.Catalog)
 	case ok:
 		c.includeList(expr)
-		c.leaveOut()
 	case !c.in.Has(include):
 		c.bad(include, "without it, only the server knows which tables the connector captures: %s", byServer)
 	}
@@ -163,7 +162,7 @@ func (c *captured) reportTables() {
 		text[i] = t.sql()
 	}
 	if len(c.tables) > 1 && c.note == "" {
-		c.note = " (Debezium ignores a table that does not exist, and walpost refuses it: --dsn leaves it out)"
+		c.note = " (walpost refuses a table that does not exist or is no outbox: delete it, or convert with --dsn, which leaves it out)"
 	}
 	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.note)
 }

@@ -3,6 +3,7 @@ package connect
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // The schemas of values without members. The last two have no type yet. Any type replaces them.
@@ -123,12 +124,7 @@ func (x *expansion) below(path, name string) (string, error) {
 
 // Blank is Java's String.trim().isEmpty(): the text has no character above the space.
 func Blank(text string) bool {
-	for i := range len(text) {
-		if text[i] > ' ' {
-			return false
-		}
-	}
-	return true
+	return strings.IndexFunc(text, func(r rune) bool { return r > ' ' }) < 0
 }
 
 // inferElements returns the one schema of all elements of an array, which must not be empty.
