@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/walpost/walpost/internal/javaregex"
 )
 
 // A CatalogTable is a table of the database. The root of a partition is the partitioned table, and
@@ -46,30 +44,25 @@ func outboxColumns(r *report) (columns []string) {
 // ask finds the outboxes among the tables that the connector captures. It leaves out a table that
 // lacks a column of an outbox, because the connector stops at the first insert into such a table.
 func (c *captured) ask(catalog []CatalogTable) {
-	lists := map[string][]*javaregex.Regexp{}
-	for _, option := range []string{include, "table.exclude.list", "schema.include.list", "schema.exclude.list"} {
-		lists[option] = patterns(c.report, option)
-	}
+	captures := c.captures()
 	publication := c.or("publication.name", "dbz_publication")
 	published := func(t CatalogTable) bool { return slices.Contains(t.Publications, publication) }
 	exists := slices.ContainsFunc(catalog, published)
 	needed := outboxColumns(c.report)
 	var without []string
 	for _, t := range catalog {
-		name, root := t.Schema+"."+t.Name, table{t.RootSchema, t.RootName}
+		root := table{t.RootSchema, t.RootName}
 		lacks := slices.IndexFunc(needed, func(column string) bool { return !slices.Contains(t.Columns, column) })
 		switch {
-		case c.in.Has(include) && !matchAny(lists[include], name), matchAny(lists["table.exclude.list"], name),
-			c.in.Has("schema.include.list") && !matchAny(lists["schema.include.list"], t.Schema), matchAny(lists["schema.exclude.list"], t.Schema),
-			exists && !published(t), slices.Contains(c.tables, root):
+		case !captures(t.Schema, t.Name), exists && !published(t), slices.Contains(c.tables, root):
 		case lacks >= 0:
 			without = append(without, fmt.Sprintf("%s has no column %s", table{t.Schema, t.Name}.sql(), needed[lacks]))
 		default:
 			c.tables = append(c.tables, root)
 		}
 	}
+	re := patterns(c.report, include)
 	for i, one := range expressions(c.or(include, "")) {
-		re := lists[include]
 		if len(re) > i && !slices.ContainsFunc(catalog, func(t CatalogTable) bool { return matchAny(re[i:i+1], t.Schema+"."+t.Name) }) {
 			without = append(without, "no table is "+one+", and Debezium ignores it, too")
 		}

@@ -111,10 +111,6 @@ func capturedTables(r *report, o Options) *captured {
 	case !c.in.Has(include):
 		c.bad(include, "without it, only the server knows which tables the connector captures: %s", byServer)
 	}
-	if expr, ok := c.literal("table.exclude.list"); ok {
-		c.idle("table.exclude.list", "walpost reads only the tables that are named (and not %s)", expr)
-	}
-	c.schemaFilters()
 	return c
 }
 
@@ -126,7 +122,7 @@ func (c *captured) tableField() string {
 }
 
 func (c *captured) includeList(expr string) {
-	wrong := ""
+	wrong, captures := "", c.captures()
 	for _, one := range expressions(expr) {
 		names, ok := literalNames(one)
 		switch {
@@ -134,6 +130,8 @@ func (c *captured) includeList(expr string) {
 			wrong = "only the server knows which tables " + one + " selects: " + byServer
 		case len(names) != 2 || names[0] == "" || names[1] == "":
 			wrong = one + " is no table: Debezium's Postgres connector needs schema.table"
+		case !captures(names[0], names[1]):
+			wrong = one + ": with its other lists, the connector does not capture this table"
 		case !slices.Contains(c.tables, table{names[0], names[1]}):
 			c.tables = append(c.tables, table{names[0], names[1]})
 		}
@@ -189,20 +187,18 @@ func matchAny(all []*javaregex.Regexp, s string) bool {
 	})
 }
 
-// schemaFilters checks that the lists of schemas include the tables.
-func (c *captured) schemaFilters() {
-	for option, want := range map[string]bool{"schema.include.list": true, "schema.exclude.list": false} {
-		if !c.in.Has(option) {
-			continue
-		}
-		all := patterns(c.report, option)
-		other := slices.IndexFunc(c.tables, func(t table) bool { return matchAny(all, t.schema) != want })
-		switch {
-		case c.done[option]:
-		case other >= 0:
-			c.bad(option, "contradicts table.include.list: with both options, the connector does not capture %s", c.tables[other].sql())
-		default:
-			c.idle(option, "walpost reads only the tables that are named")
-		}
+// captures says whether the connector's lists select a table.
+func (c *captured) captures() func(schema, name string) bool {
+	lists := map[string][]*javaregex.Regexp{}
+	for _, option := range []string{include, "table.exclude.list", "schema.include.list", "schema.exclude.list"} {
+		lists[option] = patterns(c.report, option)
+	}
+	selects := func(option, name string, without bool) bool {
+		return !c.in.Has(option) && without || matchAny(lists[option], name)
+	}
+	return func(schema, name string) bool {
+		name = schema + "." + name
+		return selects(include, name, true) && !selects("table.exclude.list", name, false) &&
+			selects("schema.include.list", schema, true) && !selects("schema.exclude.list", schema, false)
 	}
 }
