@@ -76,7 +76,7 @@ func connectConverter(w *writer, which string) {
 	class, ok := w.literal(option)
 	switch {
 	case ok:
-		writeConverter(w, option, class, which, converterOptions{option + ".", "records." + name})
+		writeConverter(w, option, class, which)
 	case w.in.Has(option):
 	case which == "header":
 		text := "simple"
@@ -93,83 +93,67 @@ func connectConverter(w *writer, which string) {
 	}
 }
 
-// A converterOptions are the options behind a converter's prefix.
-type converterOptions struct {
-	prefix string
-	field  string
-}
-
-// key is the key of an option in the section records.
-func (s converterOptions) key(name string) string {
-	return strings.TrimPrefix(s.field, "records.") + "." + name
-}
-
-// writeConverter writes one converter with its options.
-func writeConverter(w *writer, option, class, which string, s converterOptions) {
-	name := converterNames[class]
+// writeConverter writes one converter with its options, whose names begin with option.
+func writeConverter(w *writer, option, class, which string) {
+	name, key := converterNames[class], which+".converter"
 	wrong := name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple"
-	rest := func(format string, args ...any) {
-		for _, e := range w.in.List {
-			if strings.HasPrefix(e.Name, s.prefix) && !w.done[e.Name] {
-				w.idle(e.Name, format, args...)
-			}
-		}
-	}
+	text := name + " does not have this option and ignores it"
 	if wrong {
+		name = ""
 		w.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", class)
-		rest("belongs to %s", option)
-		return
-	}
-	text := name
-	if class == bufferConverter {
-		text += " (since Debezium 2 its name is BinaryDataConverter)"
+		text = "belongs to " + option
+	} else {
+		w.set(option, key, name, "")
 	}
 	if which == "header" {
 		w.headers = name
 	}
-	w.mapped(option, s.field, "%s", text)
-	w.put(which+".converter", name, "")
-	switch name {
+	switch encoding, _ := w.literal(option + ".converter.encoding"); name {
 	case "json":
-		writeJSON(w, s)
+		writeJSON(w, option+".", key+".")
 	case "string":
-		if v, ok := w.literal(s.prefix + "converter.encoding"); ok && (strings.EqualFold(v, "UTF8") || strings.EqualFold(v, "UTF-8")) {
-			w.idle(s.prefix+"converter.encoding", "walpost writes UTF-8")
-		} else if ok {
-			w.bad(s.prefix+"converter.encoding", "walpost writes only UTF-8")
+		if strings.EqualFold(encoding, "UTF8") || strings.EqualFold(encoding, "UTF-8") {
+			w.idle(option+".converter.encoding", "walpost writes UTF-8")
+		} else if encoding != "" {
+			w.bad(option+".converter.encoding", "walpost writes only UTF-8")
 		}
 	case "binary":
-		writeDelegate(w, s)
+		writeDelegate(w, option, key)
 	}
-	rest("%s does not have this option and ignores it", name)
+	for _, e := range w.in.List {
+		if strings.HasPrefix(e.Name, option+".") && !w.done[e.Name] {
+			w.idle(e.Name, "%s", text)
+		}
+	}
 }
 
-// writeJSON writes the options of a JsonConverter. By default it writes schemas, and walpost does not.
-func writeJSON(w *writer, s converterOptions) {
-	schemas, _ := w.boolean(s.prefix+"schemas.enable", true)
+// writeJSON writes the options of a JsonConverter, which begin with prefix, and in walpost with key. By default it writes
+// schemas, and walpost does not.
+func writeJSON(w *writer, prefix, key string) {
+	schemas, _ := w.boolean(prefix+"schemas.enable", true)
 	w.schemas = w.schemas || schemas
-	w.options(s.prefix, []option{
-		{name: "schemas.enable", key: s.key("schemas.enable"), fallback: "true", always: true, flag: true},
-		{name: "decimal.format", key: s.key("decimal.format"), fallback: "base64"},
-		{name: "replace.null.with.default", key: s.key("replace.null.with.default"), fallback: "true", flag: true},
+	w.options(prefix, []option{
+		{name: "schemas.enable", key: key + "schemas.enable", fallback: "true", always: true, flag: true},
+		{name: "decimal.format", key: key + "decimal.format", fallback: "base64"},
+		{name: "replace.null.with.default", key: key + "replace.null.with.default", fallback: "true", flag: true},
 	}, nil)
-	if w.in.Has(s.prefix + "schemas.cache.size") {
-		w.idle(s.prefix+"schemas.cache.size", "walpost keeps one schema for each relation")
+	if w.in.Has(prefix + "schemas.cache.size") {
+		w.idle(prefix+"schemas.cache.size", "walpost keeps one schema for each relation")
 	}
 }
 
 // writeDelegate writes the converter that BinaryDataConverter uses for values that are not bytes.
-func writeDelegate(w *writer, s converterOptions) {
-	const key = "delegate.converter.type"
-	class, ok := w.literal(s.prefix + key)
+func writeDelegate(w *writer, option, key string) {
+	option, key = option+".delegate.converter.type", key+".delegate.converter.type"
+	class, ok := w.literal(option)
 	switch name := converterNames[class]; {
 	case !ok:
 	case name == "" || name == "simple" || name == "binary":
-		w.bad(s.prefix+key, "%s: as a delegate, walpost supports StringConverter, JsonConverter and ByteArrayConverter", class)
+		w.bad(option, "%s: as a delegate, walpost supports StringConverter, JsonConverter and ByteArrayConverter", class)
 	default:
-		w.set(s.prefix+key, s.key(key), name, "")
+		w.set(option, key, name, "")
 		if name == "json" {
-			writeJSON(w, converterOptions{s.prefix + key + ".", s.field + "." + key})
+			writeJSON(w, option+".", key+".")
 		}
 	}
 }
