@@ -331,12 +331,12 @@ func TestWhatTheDescriptionAllowsIsAccepted(t *testing.T) {
 		case configkeys.Bool:
 			good = append(good, true, false, "true", "false")
 		case configkeys.Int, configkeys.Duration, configkeys.Size:
-			for _, bound := range []string{k.Min(), k.Max()} {
+			for _, bound := range []string{k.Tag.Get("min"), k.Tag.Get("max")} {
 				if bound != "" {
 					good = append(good, bound, scaled(t, k, bound, 0))
 				}
 			}
-			if k.Max() == "" {
+			if k.Tag.Get("max") == "" {
 				most := map[configkeys.Kind]any{configkeys.Int: math.MaxInt64, configkeys.Size: "9223372036854775807", configkeys.Duration: "2562047h"}
 				good = append(good, most[k.Kind])
 			}
@@ -421,7 +421,7 @@ func TestWhatTheDescriptionForbidsIsRefused(t *testing.T) {
 				}
 			}
 		}
-		for bound, more := range map[string]int64{k.Min(): -1, k.Max(): 1} {
+		for bound, more := range map[string]int64{k.Tag.Get("min"): -1, k.Tag.Get("max"): 1} {
 			if bound == "" {
 				continue
 			}

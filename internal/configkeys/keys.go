@@ -177,12 +177,6 @@ func kindOf(t reflect.Type) Kind {
 // Off reports whether the key is a section that is off by default.
 func (k *Key) Off() bool { return k.Value.Kind() == reflect.Pointer }
 
-// Min and Max are the bounds, or "".
-func (k *Key) Min() string { return k.Tag.Get("min") }
-
-// Max is the upper bound.
-func (k *Key) Max() string { return k.Tag.Get("max") }
-
 // Closed reports whether Words has every value.
 func (k *Key) Closed() bool {
 	return (k.Kind == Text || k.Kind == List || k.Kind == Policies) && k.Field.Closed()

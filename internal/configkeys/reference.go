@@ -80,9 +80,9 @@ func (k *Key) kind() string {
 func (k *Key) bound() string {
 	switch {
 	case k.Has("max"):
-		return fmt.Sprintf(", from `%s` to `%s`", k.Min(), k.Max())
+		return fmt.Sprintf(", from `%s` to `%s`", k.Tag.Get("min"), k.Tag.Get("max"))
 	case k.Has("min"):
-		return fmt.Sprintf(", at least `%s`", k.Min())
+		return fmt.Sprintf(", at least `%s`", k.Tag.Get("min"))
 	}
 	return ""
 }

@@ -111,7 +111,7 @@ func (k *Key) number(form string) object {
 		form += "|" + regexp.QuoteMeta(w)
 	}
 	s := object{"type": []string{"integer", "string"}, "pattern": "^(?:" + form + ")$|" + variable, "patternErrorMessage": "must be a " + k.kind() + k.bound()}
-	for bound, text := range map[string]string{"minimum": k.Min(), "maximum": k.Max()} {
+	for bound, text := range map[string]string{"minimum": k.Tag.Get("min"), "maximum": k.Tag.Get("max")} {
 		if n, err := strconv.Atoi(text); err == nil {
 			s[bound] = n
 		}

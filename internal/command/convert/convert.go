@@ -54,31 +54,12 @@ type Finding struct {
 type Result struct {
 	YAML   []byte // nil if there is no configuration: another connector, or no table
 	Report []Finding
-
-	origin map[string]string // the option of a field
 }
 
-// Refuse adds walpost's own error about a field of the configuration to the report, under the
-// option that the field comes from. The file needs no entry for it, because walpost refuses the
-// field itself.
+// Refuse adds walpost's own error about a field of the configuration to the report. The file needs no entry for it,
+// because walpost refuses the field itself.
 func (r *Result) Refuse(field, text string) {
-	option := field
-	for at := field; at != ""; {
-		if name, ok := r.origin[at]; ok {
-			option = name
-			break
-		}
-		i := strings.LastIndexAny(at, ".[")
-		at = at[:max(i, 0)]
-	}
-	text = field + ": " + text
-	for i := range r.Report {
-		if f := &r.Report[i]; f.Option == option && f.Verdict == Mapped {
-			f.Verdict, f.Text = Unsupported, text
-			return
-		}
-	}
-	r.Report = append(r.Report, Finding{Option: option, Verdict: Unsupported, Text: text})
+	r.Report = append(r.Report, Finding{Option: field, Verdict: Unsupported, Text: text})
 }
 
 // Unsupported reports whether an option of the input has no equivalent in the configuration.
@@ -97,11 +78,11 @@ func Convert(text []byte, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
-	r := &report{in: in, noWorker: len(o.Worker) == 0, done: map[string]bool{}, origin: map[string]string{}}
+	r := &report{in: in, noWorker: len(o.Worker) == 0, done: map[string]bool{}}
 	w := all(r, o)
 	rest(r)
 	sort.SliceStable(r.found, func(i, j int) bool { return r.found[i].where < r.found[j].where })
-	result := &Result{Report: r.found, origin: r.origin}
+	result := &Result{Report: r.found}
 	if w != nil {
 		result.YAML = file(r.found, w.b.Bytes())
 	}
@@ -114,7 +95,6 @@ type report struct {
 	noWorker bool // options of the worker may count that are not given
 	done     map[string]bool
 	found    []Finding
-	origin   map[string]string // the option of a field
 }
 
 // A writer writes the sections of walpost.yaml.
@@ -193,7 +173,6 @@ func (r *report) add(v Verdict, option string, fallback bool, format string, arg
 func (r *report) mapped(option, field, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if field != "" {
-		r.origin[field] = r.in.Shown(option)
 		text = strings.TrimSuffix(field+": "+text, ": ")
 	}
 	r.add(Mapped, option, !r.in.Has(option), "%s", text)

@@ -36,7 +36,6 @@ func writeMessages(w *writer) {
 			patterns[i] = dollars(patterns[i])
 		}
 		w.mapped(option, "source.messages."+key, "%s", v)
-		w.origin["source.messages"] = w.in.Shown(option)
 		w.put("messages", "{format: debezium, "+key+": "+list(patterns)+"}", "the records of <topic.prefix>.message")
 		return // Debezium refuses both lists together
 	}

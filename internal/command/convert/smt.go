@@ -2,7 +2,6 @@ package convert
 
 import (
 	"cmp"
-	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -301,7 +300,6 @@ func writeHeaders(w *writer) {
 		if s.number && w.headers == "json" {
 			w.bad(s.option, "Connect's JsonConverter writes this literal as a number or a boolean, and walpost writes text")
 		}
-		w.origin[fmt.Sprintf("records.headers[%d]", i)] = w.in.Shown(s.option)
 		step := "drop: " + list(s.drop)
 		if s.insert != "" {
 			step = "insert: " + scalar(dollars(s.insert)) + "\n      value: " + scalar(dollars(s.value))

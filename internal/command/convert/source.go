@@ -100,7 +100,6 @@ func writeConnection(w *writer) {
 		notes = append(notes, note)
 		w.mapped("database.sslpassword", "source.dsn", "%s", note)
 	}
-	w.origin["source.dsn"] = w.in.Shown("database.sslmode") // walpost may refuse its value
 	if len(notes) > 0 {
 		notes = append(notes, "(percent-encode the values in the URI: %40 for @)")
 	}

@@ -57,48 +57,28 @@ type Expander struct {
 // Expand returns a schema and a value for a JSON text. After an error, the payload must stay as it
 // is. The schema may be nil: see the first point of Expander.
 func (e *Expander) Expand(text string) (s *Schema, v any, err error) {
-	s, v, _, err = e.expand(text)
-	return s, v, err
-}
-
-// A fidelity says how much of an expansion is Debezium's.
-type fidelity uint8
-
-const (
-	exact     fidelity = iota
-	reordered          // the members have another order
-	repaired           // Debezium fails, can fail, or loses members
-)
-
-func (e *Expander) expand(text string) (s *Schema, v any, f fidelity, err error) {
 	doc, err := parseJSON(text)
 	if err != nil {
-		return nil, nil, exact, err
+		return nil, nil, err
 	}
-	x := expansion{Expander: e, work: 16<<20 + 4*len(text)}
+	x := expansion{Expander: e, work: 16<<20 + 4*len(text), repaired: doc.kind == array}
 	if s, err = x.infer(e.Payload, &doc); err != nil {
-		return nil, nil, x.fidelity, err
+		return nil, nil, err
 	}
 	if s == nil {
-		return nil, text, x.fidelity, nil
+		return nil, text, nil
 	}
-	if doc.kind == array {
-		x.fidelity = repaired
+	if v, err = x.value(&doc, s); err == nil && e.Text && x.repaired {
+		err = errors.New("Debezium cannot expand it") //nolint:staticcheck // a name
 	}
-	if v, err = x.value(&doc, s); err != nil {
-		return nil, nil, x.fidelity, err
-	}
-	if e.Text && x.fidelity == repaired {
-		return nil, nil, x.fidelity, errors.New("Debezium cannot expand it") //nolint:staticcheck // a name
-	}
-	return s, v, x.fidelity, nil
+	return s, v, err
 }
 
 // An expansion is the work on one document.
 type expansion struct {
 	*Expander
-	work     int // how many more bytes of JSON may be made, roughly
-	fidelity fidelity
+	work     int  // how many more bytes of JSON may be made, roughly
+	repaired bool // Debezium fails, can fail, or loses members
 
 	fields map[*Schema]map[string]int // of structs, the indexes of their fields
 	paths  map[[2]string]string       // of members, by the path of their object and their name
@@ -147,7 +127,6 @@ func (x *expansion) value(n *node, s *Schema) (any, error) {
 	case n.kind == object && s.Type == Struct:
 		return x.structValue(n, s)
 	}
-	x.fidelity = repaired
 	return nil, fmt.Errorf("a value in it is both %s and %s", n.kind, s.Type)
 }
 
@@ -171,7 +150,6 @@ func (x *expansion) structValue(n *node, s *Schema) (any, error) {
 		dropped := m.node.empty() && !x.EmptyStrings // by the options, unless another object has elements for the field
 		switch {
 		case found < 0 && !dropped:
-			x.fidelity = repaired
 			return nil, fmt.Errorf("the arrays of an array in it do not all have the member %q", m.name)
 		case found < 0, dropped && (values[found] != nil || name != m.name && s.Fields[found].Schema.Type != Array):
 			continue

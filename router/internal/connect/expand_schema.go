@@ -199,7 +199,6 @@ func (x *expansion) inferObjects(path string, n *node, nulls bool) (*Schema, err
 		if all == nil {
 			all = newMerged(first)
 		}
-		x.fidelity = max(x.fidelity, reordered)
 		if err := x.mergeInto(all, s); err != nil {
 			return nil, err
 		}
@@ -209,7 +208,7 @@ func (x *expansion) inferObjects(path string, n *node, nulls bool) (*Schema, err
 	}
 	// Debezium's merged schemas are not optional.
 	if all.schema.Optional = nulls; nulls {
-		x.fidelity = repaired
+		x.repaired = true
 	}
 	return all.schema, nil
 }
@@ -261,18 +260,18 @@ func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 		if err := x.spendFields(a.Fields); err != nil {
 			return nil, err
 		}
-		x.fidelity = repaired
+		x.repaired = true
 		m := newMerged(a)
 		m.schema.Optional = a.Optional || b.Optional
 		return m.schema, x.mergeInto(m, b)
 	case a.Type == Array && b.Type == Array:
 		elem, err := x.merge(a.Elem, b.Elem)
 		if elem != a.Elem || elem != b.Elem {
-			x.fidelity = repaired
+			x.repaired = true
 		}
 		return arrayOf(elem), err
 	case a == expandedInt32 && b == expandedInt64, a == expandedInt64 && b == expandedInt32:
-		x.fidelity = repaired
+		x.repaired = true
 		return expandedInt64, nil
 	}
 	return nil, fmt.Errorf("it is both %s and %s", a.Type, b.Type)
