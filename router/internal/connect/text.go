@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"bytes"
 	"encoding/base64"
 	"fmt"
 	"strconv"
@@ -174,26 +175,19 @@ func appendQuoted(dst []byte, s string) []byte {
 // questionMarks writes ? for each half of a surrogate pair in b from start on, because UTF-8 cannot
 // express it (see surrogate).
 func questionMarks(b []byte, start int) []byte {
-	to := start
-	for i := start; i < len(b); i++ {
-		if b[i] == 0xED && surrogate(b[i:]) {
-			if to == start { // this is the first half
-				to = i
-			}
-			b[to] = '?'
-			to++
-			i += 2
-			continue
-		}
-		if to != start {
-			b[to] = b[i]
-			to++
-		}
-	}
-	if to == start {
+	if bytes.IndexByte(b[start:], 0xED) < 0 {
 		return b
 	}
-	return b[:to]
+	out := b[:start]
+	for i := start; i < len(b); i++ {
+		if surrogate(b[i:]) {
+			out = append(out, '?')
+			i += 2
+		} else {
+			out = append(out, b[i])
+		}
+	}
+	return out
 }
 
 // surrogate reports whether b starts with half of a surrogate pair. A JSON document can have one as

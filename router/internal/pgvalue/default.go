@@ -24,8 +24,8 @@ func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok
 	if !hasDefault {
 		return nil, false
 	}
-	if trimmed(t.oid) {
-		expr = strings.Trim(expr, javaSpace)
+	if _, isText := texts[t.oid]; !isText || t.oid == pgtype.UUIDOID {
+		expr = javaTrim(expr)
 	}
 	s, ok := literal(expr, generated)
 	switch t.oid {
@@ -59,7 +59,7 @@ func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok
 		}
 		return parsed(v.element, s)
 	case pgtype.Float4OID, pgtype.Float8OID:
-		return parsed(v.parse, strings.Trim(s, javaSpace))
+		return parsed(v.parse, javaTrim(s))
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.IntervalOID, pgtype.TimeOID:
 		return parsed(v.parse, s)
 	case pgtype.UUIDOID:
@@ -93,16 +93,8 @@ func bitsDefault(v *representation, s string) (any, bool) {
 	}, s))
 }
 
-// javaSpace are the characters that Java's String.trim removes.
-const javaSpace = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\t\n\v\f\r\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f "
-
-func trimmed(oid uint32) bool {
-	switch oid {
-	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID, pgtype.XMLOID, pgtype.JSONOID, pgtype.JSONBOID:
-		return false
-	}
-	return true
-}
+// javaTrim is Java's String.trim.
+func javaTrim(s string) string { return strings.TrimFunc(s, func(r rune) bool { return r <= ' ' }) }
 
 func parsed(parse func([]byte) (any, error), s string) (any, bool) {
 	v, err := parse([]byte(s))

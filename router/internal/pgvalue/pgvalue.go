@@ -44,7 +44,7 @@ func Column(c *cdc.Column, m Modes) (*Type, error) {
 		t.oid = c.BaseType
 	}
 	if c.BaseName == "" { // the catalog was not read
-		t.name, t.mod = bareName(c.TypeName), c.TypeMod
+		t.mod = c.TypeMod
 	}
 	if c.ElementType != 0 {
 		t.element = &pgType{oid: c.ElementType, name: c.ElementName, mod: t.mod, labels: c.ElementLabels}
@@ -162,9 +162,6 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 	if t.element != nil {
 		return array(t, m)
 	}
-	if strings.HasSuffix(t.name, "[]") { // format_type's name for an array: the catalog was not read
-		return nil
-	}
 	if len(t.labels) > 0 {
 		return text("io.debezium.data.Enum", connect.Param{Key: "allowed", Value: strings.Join(t.labels, ",")})
 	}
@@ -238,24 +235,6 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 		return geometry("io.debezium.data.geometry.Geography", "Geography")
 	}
 	return nil
-}
-
-// bareName removes the schema and the quotes from a name that format_type prints.
-func bareName(s string) string {
-	dot, quoted := -1, false
-	for i := range len(s) {
-		switch {
-		case s[i] == '"':
-			quoted = !quoted
-		case s[i] == '.' && !quoted:
-			dot = i
-		}
-	}
-	s = s[dot+1:]
-	if len(s) > 1 && s[0] == '"' && s[len(s)-1] == '"' {
-		s = strings.ReplaceAll(s[1:len(s)-1], `""`, `"`)
-	}
-	return s
 }
 
 // The OIDs of types in Postgres' catalog (pg_type.dat) that pgtype does not have. They never change.
