@@ -44,17 +44,6 @@ const (
 // maxValue bounds Problem.Value, in characters.
 const maxValue = 40
 
-// A ConfigError says why a configuration does not fit a table.
-type ConfigError struct {
-	Table    string
-	Problems []Problem
-}
-
-func (e *ConfigError) Error() string { return "table " + e.Table + ": " + conf.Lines(e.Problems) }
-
-// Misconfigured is true: see package fault.
-func (e *ConfigError) Misconfigured() bool { return true }
-
 // A RowError says why a row cannot be routed. A person must change the row or the configuration.
 type RowError struct {
 	EventID string

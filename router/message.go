@@ -224,6 +224,3 @@ func unquote(quoted []byte) ([]byte, error) {
 	}
 	return []byte(text), nil
 }
-
-// has reports whether the present message has the field of a column.
-func (m *messages) has(c *column) bool { return c.index >= 0 && m.seen[c.index] }

@@ -1,9 +1,12 @@
 package router
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/router/internal/connect"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
@@ -24,11 +27,11 @@ type plan struct {
 }
 
 // Needs returns the columns that these options read. The table must have them, and the publication
-// must carry them. The error is a *ConfigError with everything that is wrong with this table.
+// must carry them. The error has everything that is wrong with this table.
 func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	p := r.makePlan(rel, r.cfg.converters()) // new converters, because Route may use the Router's own now
 	if len(p.problems) > 0 {
-		return nil, &ConfigError{Table: rel.String(), Problems: p.problems}
+		return nil, fault.Config(fmt.Errorf("table %s: %s", rel, conf.Lines(p.problems)), "")
 	}
 	var indexes []int
 	for _, c := range p.columns() {

@@ -119,7 +119,7 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	}
 	if unreadable != nil {
 		e := p.refuse(ev, &row, rec, p.eventID(ev), *unreadable)
-		if !r.messages.has(&p.key) { // a field that is missing is not null
+		if key := p.key.index; key < 0 || !r.messages.seen[key] { // a field that is missing is not null
 			rec.Key, e.keyFound = nil, false
 		}
 		return false, e

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"errors"
 	"unsafe"
 
 	"github.com/walpost/walpost/cdc"
@@ -31,18 +30,11 @@ func (r *Router) topic(p *plan, row *row, rec *cdc.Record) (aggregate string, _ 
 	}
 	topic, err := r.topics.forValue(raw)
 	if err != nil {
-		problem := p.route.bad(raw, err)
-		if notAllowed := (notAllowed{}); errors.As(err, &notAllowed) {
-			problem.Rule = TopicValid
-		}
-		return "", problem
+		return "", p.route.problem(TopicValid, raw, "column %s: %s", p.route.name, err)
 	}
 	rec.Topic = topic
 	return unsafe.String(unsafe.SliceData(raw), len(raw)), nil
 }
-
-// notAllowed says that Kafka does not allow the name of a topic.
-type notAllowed struct{ error }
 
 // maxTopics bounds the cache of topics. Routing values are few in practice, but a hostile one per
 // row must not make the memory grow.
@@ -110,7 +102,7 @@ func (t *topics) forValue(value []byte) (string, error) {
 		}
 	}
 	if err := topicname.Check(topic); err != nil {
-		return "", notAllowed{err}
+		return "", err
 	}
 	if len(t.cache) >= maxTopics {
 		clear(t.cache)
