@@ -17,6 +17,7 @@ type option struct {
 	fallback string // Debezium's default
 	always   bool   // the fallback is written, too, because walpost has another default
 	flag     bool   // true or false
+	fold     bool   // a word that is the same in upper and lower case
 }
 
 // The options of the connector that become keys of source.
@@ -42,7 +43,7 @@ func sameNames(section any, elsewhere ...string) (all []option) {
 			fallback = fmt.Sprint(f.Value.Bool())
 		}
 		column, isColumn := columns[f.Name]
-		all = append(all, option{name: f.Name, fallback: cmp.Or(column, fallback), always: isColumn, flag: flag})
+		all = append(all, option{name: f.Name, fallback: cmp.Or(column, fallback), always: isColumn, flag: flag, fold: f.Has("fold")})
 	}
 	return all
 }
@@ -79,7 +80,7 @@ func (w *writer) options(prefix string, all []option, changed map[string]string)
 		if !has && value == o.fallback {
 			comment = "Debezium's default"
 		}
-		if o.always || !strings.EqualFold(value, o.fallback) {
+		if o.always || value != o.fallback && !(o.fold && strings.EqualFold(value, o.fallback)) {
 			w.put(key, text, comment)
 		}
 	}

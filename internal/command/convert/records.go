@@ -134,7 +134,7 @@ func writeJSON(w *writer, prefix, key string) {
 	w.schemas = w.schemas || schemas
 	w.options(prefix, []option{
 		{name: "schemas.enable", key: key + "schemas.enable", fallback: "true", always: true, flag: true},
-		{name: "decimal.format", key: key + "decimal.format", fallback: "base64"},
+		{name: "decimal.format", key: key + "decimal.format", fallback: "base64", fold: true},
 		{name: "replace.null.with.default", key: key + "replace.null.with.default", fallback: "true", flag: true},
 	}, nil)
 	if w.in.Has(prefix + "schemas.cache.size") {
