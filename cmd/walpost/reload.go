@@ -80,7 +80,7 @@ func (r *reloader) reload() error {
 }
 
 // needsRestart are changes that only a restart applies.
-type needsRestart []conf.Change
+type needsRestart []conf.Field
 
 func (e needsRestart) Error() string {
 	keys := make([]string, len(e))

@@ -241,23 +241,21 @@ func shortDuration(text string) string {
 	return text
 }
 
-// A Change is a key that has another value in one configuration than in another. A section that is in one of them only is one Change.
-type Change struct{ Field }
-
-// String is the key with its new value. A secret is masked.
-func (c Change) String() string {
-	if c.Value.Kind() == reflect.Pointer {
-		return c.Path
+// String is the key with its value. A secret is masked.
+func (f Field) String() string {
+	if f.Value.Kind() == reflect.Pointer {
+		return f.Path
 	}
-	return fmt.Sprintf("%s: %v", c.Path, Plain(c.Value))
+	return fmt.Sprintf("%s: %v", f.Path, Plain(f.Value))
 }
 
-// Changes returns what differs between two configurations of one type. Both are pointers to a struct.
-func Changes(before, after any) []Change {
+// Changes returns the keys that have other values after a change, from two pointers to structs of one type. A section that is in
+// one of them only is one key.
+func Changes(before, after any) []Field {
 	return changes(reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem(), "")
 }
 
-func changes(before, after reflect.Value, path string) (found []Change) {
+func changes(before, after reflect.Value, path string) (found []Field) {
 	old := slices.Collect(Fields(before, path))
 	for i, f := range slices.Collect(Fields(after, path)) {
 		a, b := old[i].Value, f.Value
@@ -268,7 +266,7 @@ func changes(before, after reflect.Value, path string) (found []Change) {
 		case IsSection(a.Type()):
 			found = append(found, changes(a, b, f.Path)...)
 		case !reflect.DeepEqual(a.Interface(), b.Interface()):
-			found = append(found, Change{f})
+			found = append(found, f)
 		}
 	}
 	return found

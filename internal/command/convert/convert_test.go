@@ -288,11 +288,11 @@ func TestATableIsReadAsSQLReadsIt(t *testing.T) {
 	}
 }
 
-// What stands in the input is what walpost reads: a dollar sign is no variable, and a blank belongs
-// to a replacement.
-func TestDollarsAndBlanksAreKept(t *testing.T) {
-	r := convertJSON(t, `, "transforms.outbox.route.topic.replacement": "x$1 ", "transforms.outbox.table.field.event.id": "$id"`)
-	for _, want := range []string{`route.topic.replacement: "x$1 "`, "table.field.event.id: $$id\n"} {
+// What stands in the input is what walpost reads: a dollar sign is no variable, a blank belongs
+// to a replacement, and a column has its case.
+func TestDollarsBlanksAndCaseAreKept(t *testing.T) {
+	r := convertJSON(t, `, "transforms.outbox.route.topic.replacement": "x$1 ", "transforms.outbox.table.field.event.id": "$id", "transforms.outbox.table.field.event.payload": "Payload"`)
+	for _, want := range []string{`route.topic.replacement: "x$1 "`, "table.field.event.id: $$id\n", "table.field.event.payload: Payload\n"} {
 		if !strings.Contains(string(r.YAML), want) {
 			t.Errorf("no %s in\n%s", want, r.YAML)
 		}
