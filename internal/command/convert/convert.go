@@ -119,7 +119,7 @@ func all(r *report, o Options) *writer {
 		}
 		return nil
 	}
-	c := &chain{report: r, captured: capturedTables(r, o), predicates: map[string]bool{}}
+	c := &chain{report: r, captured: capturedTables(r, o)}
 	router := c.transforms()
 	w := &writer{report: r, chain: c, fresh: o.Fresh}
 	writeSource(w)

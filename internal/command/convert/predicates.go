@@ -59,7 +59,6 @@ func (c *chain) predicate(transform string) (p predicate, there bool) {
 	if !ok {
 		return predicate{why: "its predicate cannot be read"}, c.in.Has(option)
 	}
-	c.predicates[name] = true
 	if !slices.Contains(conf.SplitList(c.or("predicates", "")), name) {
 		return predicate{why: "the predicate " + name + " is not in predicates"}, true
 	}

@@ -14,7 +14,6 @@ type chain struct {
 	*captured
 	router string // the prefix of the EventRouter's options: transforms.outbox.
 	others
-	predicates map[string]bool // those that a transform uses
 }
 
 const eventRouter = "io.debezium.transforms.outbox.EventRouter"
@@ -52,7 +51,6 @@ func (c *chain) transforms() bool {
 		for _, name := range all {
 			c.otherTransform(name, true)
 		}
-		c.unused(all)
 		c.bad("transforms", "the EventRouter (%s) is not among the transforms, and walpost works like the EventRouter", eventRouter)
 		return false
 	}
@@ -72,7 +70,6 @@ func (c *chain) transforms() bool {
 	for _, name := range all[at+1:] {
 		c.otherTransform(name, false)
 	}
-	c.unused(all)
 	return true
 }
 
@@ -139,28 +136,6 @@ func (c *chain) otherTransform(name string, before bool) {
 	for _, e := range c.in.List {
 		if strings.HasPrefix(e.Name, prefix) && !c.done[e.Name] {
 			c.add(verdict, e.Name, false, "belongs to %s", option)
-		}
-	}
-}
-
-// unused reports the predicates, and the options of transforms that are not in all.
-func (c *chain) unused(all []string) {
-	for _, e := range c.in.List {
-		switch rest, ok := strings.CutPrefix(e.Name, "transforms."); {
-		case c.done[e.Name]:
-		case ok:
-			if !slices.ContainsFunc(all, func(name string) bool { return strings.HasPrefix(rest, name+".") }) { // a name may have dots
-				c.idle(e.Name, "transforms does not name this transform, so Connect ignores it")
-			}
-		case e.Name == "predicates":
-			c.idle(e.Name, "the lines of the transforms that use the predicates explain them")
-		case strings.HasPrefix(e.Name, "predicates."):
-			at := strings.LastIndexByte(e.Name, '.')
-			if c.predicates[strings.TrimPrefix(e.Name[:at], "predicates.")] && slices.Contains([]string{".type", ".pattern", ".name"}, e.Name[at:]) {
-				c.idle(e.Name, "the lines of the transforms that use the predicate explain it")
-			} else {
-				c.idle(e.Name, "no transform uses it")
-			}
 		}
 	}
 }
