@@ -64,8 +64,6 @@ func writeKafka(w *writer) {
 	}
 }
 
-var broker = regexp.MustCompile(`^[A-Za-z0-9._\[\]:-]+:[0-9]+$`)
-
 func writeBrokers(w *writer) {
 	const variable = "WALPOST_KAFKA_BROKERS"
 	option := producer(w.report, "bootstrap.servers")
@@ -78,15 +76,9 @@ func writeBrokers(w *writer) {
 				b = after // LISTENER://host:port
 			}
 			all = append(all, b)
-			known = known && broker.MatchString(b)
 		}
-		if known {
-			w.mapped(option, "kafka.brokers", "%s", strings.Join(all, ", "))
-			w.put("brokers", list(all), "")
-			return
-		}
-		w.bad(option, "must be host:port, host:port")
-		w.put("brokers", "${"+variable+"}", "")
+		w.mapped(option, "kafka.brokers", "%s", strings.Join(all, ", "))
+		w.put("brokers", list(all), "")
 		return
 	case w.in.Has(option):
 		value, notes := variables(w.in.ByName[option].Parts, variable, same)
@@ -117,9 +109,6 @@ func writeSecurity(w *writer) {
 	}
 	if login {
 		writeSASL(w)
-	}
-	if !slices.Contains([]string{"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}, protocol) {
-		w.bad(option, "must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (got %s)", protocol)
 	}
 	for _, e := range slices.Concat(w.in.List, w.in.Worker) {
 		name := input.ProducerName(e.Name)

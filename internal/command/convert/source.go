@@ -64,11 +64,9 @@ func writeConnection(w *writer) {
 	}
 	if e := w.in.ByName["database.port"]; w.in.Has("database.port") && len(e.Parts) == 1 && e.Parts[0].Ref != nil {
 		port = part("database.port", "WALPOST_SOURCE_PORT", same)
-	} else if n, ok := w.number("database.port"); ok && n > 0 && n < 65536 {
+	} else if n, ok := w.number("database.port"); ok {
 		port = strconv.Itoa(n)
 		w.mapped("database.port", "source.dsn", "%s", port)
-	} else if ok {
-		w.bad("database.port", "must be from 1 to 65535")
 	}
 	if required("database.user") {
 		user = part("database.user", "WALPOST_SOURCE_USER", uriText) + "@"
@@ -147,12 +145,10 @@ func writeSlot(w *writer) {
 	case w.done["plugin.name"]:
 	case plugin == "pgoutput":
 		w.mapped("plugin.name", "", "walpost reads pgoutput")
-	case plugin == "decoderbufs" || plugin == "wal2json" || strings.HasPrefix(plugin, "wal2json_"):
+	default:
 		w.bad("plugin.name", "%s: walpost needs pgoutput, and a slot keeps its plugin, so create a new slot. To avoid a gap: while the connector runs, "+
 			"create a publication and a new slot for walpost (another source.slot; walpost setup --make-slot --apply), stop the connector when it has caught up, and start walpost run. "+
 			"Events from this time are delivered twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
-	default:
-		w.bad("plugin.name", "must be pgoutput (got %s)", plugin)
 	}
 	w.options("", slotOptions, nil)
 }

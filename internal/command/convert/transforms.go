@@ -30,16 +30,9 @@ func (c *chain) transforms() bool {
 		return false
 	}
 	all, router := conf.SplitList(list), ""
-	for i, name := range all {
-		if slices.Contains(all[:i], name) {
-			c.bad("transforms", "%s occurs twice", name)
-			return false
-		}
+	for _, name := range all {
 		option := "transforms." + name + ".type"
-		kind, ok := c.literal(option)
-		switch {
-		case !ok && !c.in.Has(option):
-			c.bad(option, "is required, because transforms names %s", name)
+		switch kind, _ := c.literal(option); {
 		case kind == eventRouter && router != "":
 			c.bad(option, "this is a second EventRouter, and walpost has only one: convert each of them to its own configuration")
 		case kind == eventRouter:
