@@ -5,6 +5,7 @@ package conf
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -78,4 +79,11 @@ func (ps *Problems) OneOf(field, value string, words ...string) {
 		words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
 		ps.Add(field, MustBe, "one of "+strings.Join(words, ", "), value)
 	}
+}
+
+// Wrap breaks a text into lines of at most width characters.
+func Wrap(text string, width int) []string {
+	line := regexp.MustCompile(fmt.Sprintf(`(.{1,%d})(?: |$)`, width))
+	text = line.ReplaceAllString(strings.Join(strings.Fields(text), " "), "$1\n")
+	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }

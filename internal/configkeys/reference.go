@@ -20,7 +20,7 @@ func (k *Key) Reference() string {
 	}
 	for _, below := range k.Keys {
 		if below.Kind == Section {
-			fmt.Fprintf(&b, "\n## `%s`\n\n%s\n", below.Path, wrap(below.Meaning, ""))
+			fmt.Fprintf(&b, "\n## `%s`\n\n%s\n", below.Path, strings.Join(conf.Wrap(below.Meaning, 100), "\n"))
 			b.WriteString("\n")
 			for _, key := range below.Keys {
 				key.item(&b)
@@ -36,7 +36,7 @@ func (k *Key) item(b *strings.Builder) {
 	if k.Example != nil && k.Kind != Section {
 		text += " Example: `" + short(k.Example) + "`."
 	}
-	b.WriteString(wrap("* "+text, "  ") + "\n")
+	b.WriteString("* " + strings.Join(conf.Wrap(text, 98), "\n  ") + "\n")
 	for _, below := range k.Keys {
 		below.item(b)
 	}
@@ -105,25 +105,4 @@ func short(v any) string {
 		panic(err) // an example has something that JSON has not
 	}
 	return strings.NewReplacer(`":`, ": ", `"`, "", ",", ", ").Replace(string(text))
-}
-
-// wrap breaks a text into lines of at most 100 characters. All lines but the first begin with indent.
-func wrap(text, indent string) string {
-	var b strings.Builder
-	column := 0
-	for i, word := range strings.Fields(text) {
-		length := len([]rune(word))
-		switch {
-		case i == 0:
-		case column+1+length > 100:
-			b.WriteString("\n" + indent)
-			column = len(indent)
-		default:
-			b.WriteString(" ")
-			column++
-		}
-		b.WriteString(word)
-		column += length
-	}
-	return b.String()
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/command/convert/input"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 // A document is the walpost.yaml that is being written.
@@ -29,7 +30,7 @@ func (d *document) section(name, comment string) {
 func (d *document) note(texts ...string) {
 	for _, text := range texts {
 		d.head()
-		for _, line := range wrap(input.Printable(text), 110) {
+		for _, line := range conf.Wrap(input.Printable(text), 110) {
 			d.b.WriteString("  # " + line + "\n")
 		}
 	}
@@ -80,24 +81,6 @@ func flow(s string) string {
 	return `"` + s + `"`
 }
 
-// wrap breaks a comment into lines.
-func wrap(s string, width int) []string {
-	var lines []string
-	line := ""
-	for _, word := range strings.Fields(s) {
-		switch {
-		case line == "":
-			line = word
-		case len(line)+1+len(word) > width:
-			lines = append(lines, line)
-			line = word
-		default:
-			line += " " + word
-		}
-	}
-	return append(lines, line)
-}
-
 // file is the whole file. It begins with the unsupported options as values that every command
 // refuses, so that nobody runs a configuration that is not complete.
 func file(found []Finding, sections []byte) []byte {
@@ -112,7 +95,7 @@ func file(found []Finding, sections []byte) []byte {
 			b.WriteString("\n# NOT COMPLETE: no command accepts this file while an entry is below. Decide about each of these\n" +
 				"# options of the connector, and then delete its entry.\nunsupported:\n")
 		}
-		text := wrap(dollars(f.Option+": "+f.Text), 96)
+		text := conf.Wrap(dollars(f.Option+": "+f.Text), 96)
 		b.WriteString("  - >-\n    " + strings.Join(text, "\n    ") + "\n")
 	}
 	b.Write(sections)

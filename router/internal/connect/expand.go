@@ -81,7 +81,6 @@ type expansion struct {
 	repaired bool // Debezium fails, can fail, or loses members
 
 	fields map[*Schema]map[string]int // of structs, the indexes of their fields
-	paths  map[[2]string]string       // of members, by the path of their object and their name
 }
 
 // spend takes n from the amount of work that is left.

@@ -101,25 +101,12 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 	return s, nil
 }
 
-// below returns the path of a member. An array of objects asks for the same path with each object,
-// so the string is kept.
+// below returns the path of a member.
 func (x *expansion) below(path, name string) (string, error) {
 	if Blank(path) {
 		return name, nil
 	}
-	key := [2]string{path, name}
-	if below, there := x.paths[key]; there {
-		return below, nil
-	}
-	if err := x.spend(len(path)); err != nil {
-		return "", err
-	}
-	if x.paths == nil {
-		x.paths = make(map[[2]string]string)
-	}
-	below := path + "." + name
-	x.paths[key] = below
-	return below, nil
+	return path + "." + name, x.spend(len(path))
 }
 
 // Blank is Java's String.trim().isEmpty(): the text has no character above the space.
