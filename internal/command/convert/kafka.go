@@ -160,13 +160,10 @@ var bareLogin = regexp.MustCompile(`^\s*[A-Za-z0-9_.$]+\s+[A-Za-z]+\s*;?\s*$`)
 func writeSASL(w *writer) {
 	option, jaas := producer(w.report, "sasl.mechanism"), producer(w.report, "sasl.jaas.config")
 	mechanism, ok := w.literal(option)
-	if !ok {
-		if !w.in.Has(option) {
-			w.bad(option, "is required: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or AWS_MSK_IAM")
-		}
-		return
+	if !ok && w.in.Has(option) {
+		return // it comes from a provider
 	}
-	switch mechanism = strings.ToUpper(mechanism); mechanism {
+	switch mechanism = cmp.Or(strings.ToUpper(mechanism), "GSSAPI"); mechanism {
 	case "AWS_MSK_IAM":
 		w.mapped(option, "kafka.sasl.mechanism", "%s; the keys come from the AWS_… environment", mechanism)
 		w.put("sasl", "{mechanism: "+mechanism+"}", "")
@@ -179,16 +176,12 @@ func writeSASL(w *writer) {
 		}
 		return
 	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
+		w.mapped(option, "kafka.sasl.mechanism", "%s", mechanism)
 	default:
 		w.bad(option, "%s: walpost converts PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and AWS_MSK_IAM; for OAUTHBEARER write kafka.sasl.token_file by hand", mechanism)
 		if w.in.Has(jaas) {
 			w.bad(jaas, "convert does not support this option with this mechanism")
 		}
-		return
-	}
-	w.mapped(option, "kafka.sasl.mechanism", "%s", mechanism)
-	if !w.in.Has(jaas) {
-		w.bad(jaas, "is required: it contains the user's name and password")
 		return
 	}
 	fields := jaasFields(w.in.ByName[jaas])
@@ -211,6 +204,9 @@ func writeSASL(w *writer) {
 
 // jaasFields finds name and password in a login, with the references in them.
 func jaasFields(e *input.Entry) map[string][]input.Part {
+	if e == nil {
+		return nil
+	}
 	var b strings.Builder // marks replace references, because their text must not count as syntax of the login
 	for i, p := range e.Parts {
 		if p.Ref == nil {
