@@ -11,7 +11,6 @@ type Entry struct {
 	Name  string // the connector's name: slot.name
 	Label string // the name in the input: spec.config.slot.name
 	Value string
-	Line  int
 	Order int    // the place in the report
 	Parts []Part // of Value
 }

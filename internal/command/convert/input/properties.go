@@ -37,7 +37,7 @@ func readProperties(text []byte) ([]*Entry, *SyntaxError) {
 			return nil, &SyntaxError{Line: number, Text: Printable(key) + " occurs twice (first on line " + strconv.Itoa(first) + ")"}
 		}
 		seen[key] = number
-		list = append(list, &Entry{Name: key, Label: key, Value: value, Line: number})
+		list = append(list, &Entry{Name: key, Label: key, Value: value})
 	}
 	return list, nil
 }

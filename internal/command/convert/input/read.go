@@ -161,7 +161,7 @@ func readConnect(text []byte) (*Options, error) {
 				}
 			}
 		case wrapper[key.Value] && (value.Kind != yaml.ScalarNode || key.Value != "name"):
-			o.around(key.Value, key.Value, value.Line)
+			o.around(key.Value, key.Value)
 		default:
 			if wrong := add(key, value); wrong != nil {
 				return nil, wrong
@@ -177,13 +177,13 @@ func (o *Options) put(name, label string, n *yaml.Node) {
 	if n.Tag == "!!null" {
 		value = ""
 	}
-	o.Put(&Entry{Name: name, Label: label, Value: value, Line: n.Line})
+	o.Put(&Entry{Name: name, Label: label, Value: value})
 }
 
 // wrapped begins the names of fields around a config, to tell them from options.
 const wrapped = "(around) "
 
 // around adds a field around the config.
-func (o *Options) around(name, label string, line int) {
-	o.Put(&Entry{Name: wrapped + name, Label: label, Line: line, Parts: []Part{}})
+func (o *Options) around(name, label string) {
+	o.Put(&Entry{Name: wrapped + name, Label: label, Parts: []Part{}})
 }

@@ -60,7 +60,7 @@ func readStrimzi(text []byte) (*Options, error) {
 		case strings.HasSuffix(kind, "List") && items.Kind == yaml.SequenceNode:
 			resources = append(slices.Clone(items.Content), resources...)
 		case kind != "KafkaConnector":
-			o.around(fmt.Sprint("resource on line ", root.Line), "resource "+kind, root.Line)
+			o.around(fmt.Sprint("resource on line ", root.Line), "resource "+kind)
 		case found:
 			return nil, &SyntaxError{Line: root.Line, Text: "this is a second KafkaConnector: write each one to a file of its own, and convert one at a time"}
 		default:
@@ -102,7 +102,7 @@ func strimziConnector(o *Options, root *yaml.Node) *SyntaxError {
 				case k.Value == "config":
 					wrong = strimziConfig(o, v)
 				case name == "":
-					o.around(label, label, k.Line)
+					o.around(label, label)
 				default:
 					wrong = strimziOption(o, v, name, label)
 				}
@@ -111,9 +111,9 @@ func strimziConnector(o *Options, root *yaml.Node) *SyntaxError {
 				}
 			}
 		case "apiVersion", "kind", "metadata", "status":
-			o.around(key.Value, key.Value, key.Line)
+			o.around(key.Value, key.Value)
 		default:
-			o.around("other "+key.Value, key.Value, key.Line)
+			o.around("other "+key.Value, key.Value)
 		}
 	}
 	return nil
