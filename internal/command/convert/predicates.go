@@ -87,9 +87,7 @@ func (c *chain) predicate(transform string) (p predicate, there bool) {
 }
 
 // unclear is the reason why a predicate that was read is not folded.
-func (p *predicate) unclear() string {
-	return "convert cannot tell whether its predicate is true for every row of the outbox, or false for every row"
-}
+const unclear = "convert cannot tell whether its predicate is true for every row of the outbox, or false for every row"
 
 // before is the answer of a predicate for a table's rows in front of the EventRouter.
 func (c *chain) before(p *predicate, t table) answer {
@@ -127,7 +125,7 @@ func (c *chain) applies(transform string, before bool) (a answer, why string) {
 	case p.kind == hasHeaderKey:
 		a = c.hasHeader(p.text).negate(p.negate)
 	}
-	return a, p.unclear()
+	return a, unclear
 }
 
 // topicSet is the topics that records can have: every one begins with prefix.

@@ -88,7 +88,7 @@ func (c *chain) routerPredicate() {
 		case never:
 			other = append(other, t)
 		case unknown:
-			c.bad(option, "%s", p.unclear())
+			c.bad(option, "%s", unclear)
 			return
 		}
 	}

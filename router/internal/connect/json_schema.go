@@ -1,21 +1,22 @@
 package connect
 
-import "strconv"
+import (
+	"cmp"
+	"strconv"
+	"strings"
+)
 
-var jsonTypes = [...]string{
-	Int8: "int8", Int16: "int16", Int32: "int32", Int64: "int64", Float32: "float", Float64: "double", Boolean: "boolean",
-	String: "string", Bytes: "bytes", Array: "array", Map: "map", Struct: "struct",
-}
+var jsonTypes = map[Type]string{Float32: "float", Float64: "double"} // the others are as in Kafka Connect, in lower case
 
 // appendSchema appends a schema as JsonConverter.asJsonSchema does. field is the name of the field
 // that has the schema, or nil.
 func (c *jsonConverter) appendSchema(dst []byte, s *Schema, field *string) (_ []byte, err error) {
 	s = schemaOf(s)
-	if s.Type == 0 || int(s.Type) >= len(jsonTypes) {
+	if s.Type == 0 || int(s.Type) >= len(typeNames) {
 		return dst, throw("Couldn't translate unsupported schema type %s.", s.Type)
 	}
 	dst = append(dst, `{"type":"`...)
-	dst = append(dst, jsonTypes[s.Type]...)
+	dst = append(dst, cmp.Or(jsonTypes[s.Type], strings.ToLower(s.Type.String()))...)
 	dst = append(dst, '"')
 	switch s.Type { //nolint:exhaustive // the others have no parts
 	case Array:

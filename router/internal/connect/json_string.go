@@ -12,14 +12,6 @@ const (
 	escapes  = "bfnrt"
 )
 
-// plain are the characters of ASCII that need no escape in a JSON string.
-var plain = func() (t [utf8.RuneSelf]bool) {
-	for c := range t {
-		t[c] = c >= 0x20 && c != '"' && c != '\\'
-	}
-	return t
-}()
-
 // appendJSONString appends s as a JSON string with the escapes that Jackson writes. Control
 // characters have the short escapes or \u001F. A character above U+FFFF has a pair of \u escapes.
 // Bytes that are not UTF-8 become U+FFFD, as in Java.
@@ -29,7 +21,7 @@ func appendJSONString(dst []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		b := s[i]
 		if b < utf8.RuneSelf {
-			if plain[b] {
+			if b >= 0x20 && b != '"' && b != '\\' {
 				i++
 				continue
 			}
