@@ -114,13 +114,6 @@ func capturedTables(r *report, o Options) *captured {
 	return c
 }
 
-func (c *captured) tableField() string {
-	if len(c.tables) == 1 {
-		return "source.table"
-	}
-	return "source.tables"
-}
-
 func (c *captured) includeList(expr string) {
 	wrong, captures := "", c.captures()
 	for _, one := range expressions(expr) {
@@ -162,7 +155,11 @@ func (c *captured) reportTables() {
 	if len(c.tables) > 1 && c.note == "" {
 		c.note = " (walpost refuses a table that does not exist or is no outbox: delete it, or convert with --dsn, which leaves it out)"
 	}
-	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.note)
+	field := "source.table"
+	if len(c.tables) > 1 {
+		field = "source.tables"
+	}
+	c.mapped(include, field, "%s%s", strings.Join(text, ", "), c.note)
 }
 
 // patterns are the regular expressions of one of Debezium's lists. Debezium ignores the case of

@@ -13,19 +13,6 @@ func errShape(s *Schema, v any) error {
 	return fmt.Errorf("a %T where the schema says %s", v, s.Type)
 }
 
-var typeNames = [...]string{
-	Int8: "INT8", Int16: "INT16", Int32: "INT32", Int64: "INT64", Float32: "FLOAT32", Float64: "FLOAT64", Boolean: "BOOLEAN",
-	String: "STRING", Bytes: "BYTES", Array: "ARRAY", Map: "MAP", Struct: "STRUCT",
-}
-
-// String is the type's name in Kafka Connect.
-func (t Type) String() string {
-	if t == 0 || int(t) >= len(typeNames) {
-		return fmt.Sprintf("type %d", uint8(t))
-	}
-	return typeNames[t]
-}
-
 // schemaless is the schema of a text that has none: see Expander.
 var schemaless = &Schema{Type: String, Optional: true}
 

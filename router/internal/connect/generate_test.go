@@ -102,9 +102,11 @@ func (g generator) bigInt() *big.Int {
 	return v
 }
 
+var allTypes = []Type{Int8, Int16, Int32, Int64, Float32, Float64, Boolean, String, Bytes, Array, Map, Struct}
+
 func (g generator) schema(depth int) *Schema {
-	s := &Schema{Type: Type(1 + g.IntN(int(Struct)))}
-	if depth == 0 && s.Type > Bytes {
+	s := &Schema{Type: pick(g, allTypes)}
+	if depth == 0 && slices.Contains([]Type{Array, Map, Struct}, s.Type) {
 		s.Type = String
 	}
 	switch {

@@ -103,7 +103,7 @@ func (c *jsonConverter) append(dst []byte, s *Schema, v any) (_ []byte, err erro
 			return appendJSONString(dst, v), nil
 		}
 	case int64:
-		if s.Type >= Int8 && s.Type <= Int64 {
+		if s.Type == Int8 || s.Type == Int16 || s.Type == Int32 || s.Type == Int64 {
 			return strconv.AppendInt(dst, v, 10), nil
 		}
 	case float64:

@@ -12,11 +12,11 @@ var jsonTypes = map[Type]string{Float32: "float", Float64: "double"} // the othe
 // that has the schema, or nil.
 func (c *jsonConverter) appendSchema(dst []byte, s *Schema, field *string) (_ []byte, err error) {
 	s = schemaOf(s)
-	if s.Type == 0 || int(s.Type) >= len(typeNames) {
+	if s.Type == "" {
 		return dst, throw("Couldn't translate unsupported schema type %s.", s.Type)
 	}
 	dst = append(dst, `{"type":"`...)
-	dst = append(dst, cmp.Or(jsonTypes[s.Type], strings.ToLower(s.Type.String()))...)
+	dst = append(dst, cmp.Or(jsonTypes[s.Type], strings.ToLower(string(s.Type)))...)
 	dst = append(dst, '"')
 	switch s.Type { //nolint:exhaustive // the others have no parts
 	case Array:

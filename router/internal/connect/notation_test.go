@@ -136,15 +136,7 @@ func parseSchema(t testing.TB, text []byte) *Schema {
 	if err := d.Decode(&j); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	s := &Schema{Optional: j.Optional == 1, Name: j.Name, Version: j.Version, Doc: j.Doc}
-	for i, n := range typeNames {
-		if n == j.Type {
-			s.Type = Type(i)
-		}
-	}
-	if s.Type == 0 {
-		t.Fatalf("%s: no type", text)
-	}
+	s := &Schema{Type: Type(j.Type), Optional: j.Optional == 1, Name: j.Name, Version: j.Version, Doc: j.Doc}
 	for _, p := range j.Params {
 		s.Params = append(s.Params, Param{p[0], p[1]})
 	}

@@ -5,23 +5,22 @@ package connect
 
 import "math/big"
 
-// A Type is the physical type of a Schema.
-type Type uint8
+// A Type is the physical type of a Schema, by its name in Kafka Connect (org.apache.kafka.connect.data.Schema.Type).
+type Type string
 
-// The types of Kafka Connect (org.apache.kafka.connect.data.Schema.Type).
 const (
-	Int8 Type = iota + 1
-	Int16
-	Int32
-	Int64
-	Float32
-	Float64
-	Boolean
-	String
-	Bytes
-	Array
-	Map
-	Struct
+	Int8    Type = "INT8"
+	Int16   Type = "INT16"
+	Int32   Type = "INT32"
+	Int64   Type = "INT64"
+	Float32 Type = "FLOAT32"
+	Float64 Type = "FLOAT64"
+	Boolean Type = "BOOLEAN"
+	String  Type = "STRING"
+	Bytes   Type = "BYTES"
+	Array   Type = "ARRAY"
+	Map     Type = "MAP"
+	Struct  Type = "STRUCT"
 )
 
 // A Schema describes values. It must not change after a converter has seen it, because the

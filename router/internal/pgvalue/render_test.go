@@ -11,7 +11,7 @@ import (
 // renderSchema and renderValue print what testdata/debezium/Oracle.java prints.
 func renderSchema(s *connect.Schema) string {
 	var b strings.Builder
-	b.WriteString([...]string{"", "INT8", "INT16", "INT32", "INT64", "FLOAT32", "FLOAT64", "BOOLEAN", "STRING", "BYTES", "ARRAY", "MAP", "STRUCT"}[s.Type])
+	b.WriteString(string(s.Type))
 	if s.Optional {
 		b.WriteByte('?')
 	}
@@ -52,7 +52,7 @@ func renderValue(s *connect.Schema, v any) string {
 	var parts []string
 	switch s.Type {
 	case connect.Int8, connect.Int16, connect.Int32, connect.Int64:
-		n, bits := v.(int64), 8<<(s.Type-connect.Int8)
+		n, bits := v.(int64), map[connect.Type]int{connect.Int8: 8, connect.Int16: 16, connect.Int32: 32, connect.Int64: 64}[s.Type]
 		if n<<(64-bits)>>(64-bits) != n {
 			return fmt.Sprintf("%d does not fit into %d bits", n, bits)
 		}
@@ -95,7 +95,7 @@ func renderValue(s *connect.Schema, v any) string {
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	}
-	return fmt.Sprintf("no type: %d", s.Type)
+	return fmt.Sprintf("no type: %s", s.Type)
 }
 
 func quote(s string) string {
