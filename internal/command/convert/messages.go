@@ -47,6 +47,6 @@ func (c *chain) renamesMessages(regex string) bool {
 	if err != nil || !emits(c.report) {
 		return false
 	}
-	matches, err := re.Matches(c.verbatim("topic.prefix") + ".message")
+	matches, err := re.Matches(c.or("topic.prefix", "") + ".message")
 	return matches || err != nil
 }

@@ -52,7 +52,7 @@ func sameNames(section any, elsewhere ...string) (all []option) {
 func (w *writer) options(prefix string, all []option, changed map[string]string) {
 	for _, o := range all {
 		name, key := prefix+o.name, cmp.Or(o.key, o.name)
-		value, ok := w.verbatimLiteral(name)
+		value, ok := w.literal(name)
 		has, empty := w.in.Has(name), w.in.ByName[name] != nil && !w.in.Has(name)
 		switch {
 		case w.done[name], has && !ok:

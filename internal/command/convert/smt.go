@@ -44,15 +44,10 @@ var handlers = map[string]func(c *chain, prefix string, before bool) (Verdict, s
 	smt + "HeaderFrom$Value":                      (*chain).headerFrom,
 }
 
-func (r *report) verbatim(option string) string {
-	v, _ := r.verbatimLiteral(option)
-	return v
-}
-
 // route returns route.topic.regex and route.topic.replacement, behind the transforms so far.
 func (c *chain) route() (regex, replacement string) {
-	return cmp.Or(c.verbatim(c.router+"route.topic.regex"), "(?<routedByValue>.*)"),
-		cmp.Or(c.replacement, c.verbatim(c.router+"route.topic.replacement"), "outbox.event.${routedByValue}")
+	return c.or(c.router+"route.topic.regex", "(?<routedByValue>.*)"),
+		cmp.Or(c.replacement, c.or(c.router+"route.topic.replacement", ""), "outbox.event.${routedByValue}")
 }
 
 // routedTopics is the topics that the EventRouter gives.
@@ -134,7 +129,7 @@ func (c *chain) fold(regex, to string) (folded string, ok bool) {
 }
 
 func (c *chain) regexRouter(prefix string, before bool) (Verdict, string) {
-	regex, to := c.verbatim(prefix+"regex"), c.verbatim(prefix+"replacement")
+	regex, to := c.or(prefix+"regex", ""), c.or(prefix+"replacement", "")
 	ofMessages := c.renamesMessages(regex)
 	switch {
 	case before && ofMessages:
@@ -163,7 +158,7 @@ func (c *chain) logicalRouter(prefix string, before bool) (Verdict, string) {
 		return Unsupported, "ByLogicalTableRouter changes the name of the envelope's schema, which walpost builds from the table's name: remove the transform"
 	case before:
 		return NotNeeded, "the EventRouter replaces the topic and the key"
-	case c.topics.match(c.verbatim(prefix+"topic.regex")) == never:
+	case c.topics.match(c.or(prefix+"topic.regex", "")) == never:
 		return NotNeeded, "no topic of the EventRouter matches its topic.regex"
 	}
 	return Unsupported, "after the EventRouter, ByLogicalTableRouter fails at the first record with a key: replace it with a RegexRouter, which convert supports"

@@ -174,12 +174,3 @@ func writeMissing(w *writer) {
 		}
 	}
 }
-
-// verbatimLiteral is literal without trimming: a blank may belong to a regular expression.
-func (r *report) verbatimLiteral(option string) (string, bool) {
-	v, ok := r.literal(option)
-	if ok && (strings.HasSuffix(option, ".regex") || strings.HasSuffix(option, ".replacement")) {
-		v = r.in.ByName[option].Text()
-	}
-	return v, ok
-}

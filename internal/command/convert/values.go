@@ -7,8 +7,8 @@ import (
 	"github.com/walpost/walpost/internal/command/convert/input"
 )
 
-// literal is the trimmed value of an option that has a value. It reports a value that comes from a
-// provider.
+// literal is the trimmed value of an option that has a value. A blank may belong to a regular expression, so that is not
+// trimmed. literal reports a value that comes from a provider.
 func (r *report) literal(name string) (string, bool) {
 	if !r.in.Has(name) {
 		return "", false
@@ -19,6 +19,9 @@ func (r *report) literal(name string) (string, bool) {
 			r.bad(name, "the connector gets this value from %s when it starts, and convert needs the value now: write the value itself into the option", p.Ref.From())
 			return "", false
 		}
+	}
+	if strings.HasSuffix(name, ".regex") || strings.HasSuffix(name, ".replacement") {
+		return e.Text(), true
 	}
 	return strings.TrimSpace(e.Text()), true
 }
