@@ -18,16 +18,22 @@ func isTime(c *cdc.Column) bool {
 	return slices.Contains([]uint32{pgtype.TimestamptzOID, pgtype.TimestampOID, pgtype.DateOID}, c.TypeOID)
 }
 
+// hasTime reports whether the table has the time column, with a type of time.
+func (s *Settings) hasTime(t *pg.TableFacts) bool {
+	at := t.Relation.Index(s.TimeColumn)
+	return at >= 0 && isTime(&t.Relation.Columns[at])
+}
+
+// fitsRange reports whether the table is partitioned as the mode needs it.
+func (s *Settings) fitsRange(t *pg.TableFacts) bool {
+	return s.Mode != DropPartitions || t.RangeColumn == s.TimeColumn
+}
+
 // Conditions judges the definition of a table whose rows are to be removed, and reports whether there is no Fail. filter is the row
 // filter of the publication, "" for none. A pass of the cleanup and walpost check share this list.
 func (s *Settings) Conditions(l *condition.List, t *pg.TableFacts, filter string) bool {
 	name, table, column := "cleanup of "+t.Table.String(), t.Table.SQL(), s.TimeColumn
 	switch at := t.Relation.Index(column); {
-	case filter != "":
-		// A row that the filter leaves out was not delivered. A row that an UPDATE brought in was not delivered either, if the
-		// publication has inserts only.
-		l.Fail(name, fix.ByWords("Set cleanup.mode to none, and remove old rows with a job of your own."),
-			"publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none", s.Publication, t.Table, filter)
 	case at < 0:
 		l.Fail(name, fix.Fix{
 			fix.Words("Set source.time_column to the column that says when a row was written, or:"),
@@ -36,9 +42,14 @@ func (s *Settings) Conditions(l *condition.List, t *pg.TableFacts, filter string
 	case !isTime(&t.Relation.Columns[at]):
 		l.Fail(name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."),
 			"source.time_column: column %s of %s is a %s", column, t.Table, t.Relation.Columns[at].TypeName)
-	case s.Mode == DropPartitions && t.RangeColumn != column:
+	case !s.fitsRange(t):
 		l.Fail(name, fix.ByWords("walpost setup --partitioned prints the SQL for a table of this kind. Or set cleanup.mode to delete."),
 			"cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s), and %s is not partitioned in this way", column, t.Table)
+	case filter != "":
+		// A row that the filter leaves out was not delivered. A row that an UPDATE brought in was not delivered either, if the
+		// publication has inserts only.
+		l.Fail(name, fix.ByWords("Set cleanup.mode to none, and remove old rows with a job of your own."),
+			"publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none", s.Publication, t.Table, filter)
 	case s.Mode != DropPartitions && !t.IndexedBy(column):
 		how := " CONCURRENTLY"
 		if t.Partitioned() {

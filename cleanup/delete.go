@@ -42,11 +42,15 @@ func (c *Cleaner) look(ctx context.Context) error {
 		}
 		var l condition.List
 		filter := f.Publication.Filter(t.Table)
-		if c.filtered = c.filtered || filter != ""; !c.cfg.Conditions(&l, t, filter) && filter == "" {
+		c.filtered = c.filtered || filter != ""
+		switch c.cfg.Conditions(&l, t, filter); {
+		case !c.cfg.hasTime(t):
 			return fmt.Errorf("cleanup: %s", text(&l.Found[0]))
-		}
-		for i := range l.Found {
-			hints = append(hints, text(&l.Found[i]))
+		case !c.cfg.fitsRange(t): // the error of this table alone: see partitions
+		default:
+			for i := range l.Found {
+				hints = append(hints, text(&l.Found[i]))
+			}
 		}
 	}
 	c.update(func(s *Status) {

@@ -37,8 +37,11 @@ type partition struct {
 func (p partition) endless() bool { return math.IsInf(p.to-p.from, 1) }
 
 // partitions returns the partitions of t that have bounds, in their order, and the default partition,
-// or nil.
+// or nil. It returns an error if t is not partitioned by range of the time column.
 func (c *Cleaner) partitions(ctx context.Context, t *pg.TableFacts) (parts []partition, rest *pg.Table, err error) {
+	if !c.cfg.fitsRange(t) {
+		return nil, nil, fmt.Errorf("cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
+	}
 	// Postgres prints a bound in the type of the column. All three types can be read as a
 	// timestamptz in UTC.
 	type child struct {

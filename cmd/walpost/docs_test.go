@@ -21,7 +21,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
-	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/internal/doctest"
 	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
@@ -382,7 +381,6 @@ func TestTheOutputInThePagesHasATest(t *testing.T) {
 // sqlNeeds is what the SQL of a page needs before it runs.
 var sqlNeeds = map[string][]string{
 	"docs/write-events.md":   {"CREATE TABLE orders (id text PRIMARY KEY, total numeric)"},
-	"docs/consume-events.md": {inbox.DDL},
 	"docs/cleanup.md": {
 		"CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE public.outbox) PARTITION BY RANGE (created_at)",
 		"CREATE TABLE sales.outbox_rest PARTITION OF sales.outbox DEFAULT",

@@ -16,22 +16,45 @@ import (
 	"syscall"
 )
 
-// initCluster makes a new data directory.
+// initCluster makes a new data directory. As root, initdb runs as a user with a name. A program of that user could leave links in the
+// folder that mislead root, so root takes the folder over, and copies what is a file or a folder.
 func (s *Server) initCluster(ctx context.Context) error {
 	u, err := namedUser()
 	if err != nil {
 		return err
 	}
+	made := s.DataDir()
+	if u != nil {
+		made = filepath.Join(s.Folder(), "initdb")
+	}
 	if err := setOwner(s.Folder(), u); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "bin", "initdb"), "--pgdata="+s.DataDir(),
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "bin", "initdb"), "--pgdata="+made,
 		"--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = serverEnv(s.Folder()), s.Folder(), &syscall.SysProcAttr{Credential: u}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, bytes.TrimSpace(out))
 	}
-	return nil
+	if u == nil {
+		return nil
+	}
+	if err := setOwner(s.Folder(), &syscall.Credential{}); err != nil {
+		return err
+	}
+	left, err := os.ReadDir(s.Folder())
+	if err != nil {
+		return err
+	}
+	for _, e := range left {
+		if !e.IsDir() && !e.Type().IsRegular() {
+			return fmt.Errorf("initdb: %s in %s is neither a file nor a folder", e.Name(), s.Folder())
+		}
+	}
+	if err := CopyDir(made, s.DataDir()); err != nil {
+		return err
+	}
+	return os.RemoveAll(made)
 }
 
 // serverEnv is the whole environment of a server. It excludes the PG… variables of the caller.
