@@ -490,3 +490,27 @@ func TestWhatCannotBeCleanedIsSaid(t *testing.T) {
 		}
 	}
 }
+
+// Of two tables, one isn't partitioned by the time column. The other one gets its partitions, and the unfit one is left as it is.
+func TestATableWithOtherPartitionsStopsNoOther(t *testing.T) {
+	for _, filtered := range []bool{false, true} {
+		p := newPlace(t, "", partitioned, Settings{Config: Config{Mode: DropPartitions, Keep: 48 * time.Hour}})
+		p.exec(part("today", 0, 1), "CREATE TABLE another (id int, created_at timestamptz, at timestamptz) PARTITION BY RANGE (at)",
+			"CREATE TABLE another_old PARTITION OF another FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")
+		set := "ALTER PUBLICATION pub SET TABLE outbox, another"
+		if filtered {
+			set += " WHERE (id > 1)"
+		}
+		p.exec(set)
+		p.cfg.Tables = append([]ipg.Table{{Schema: "public", Name: "another"}}, p.cfg.Tables...)
+		if err := p.pass(p.ctx); err == nil || !strings.Contains(err.Error(), "cleanup of public.another: cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (created_at)") {
+			t.Errorf("filtered: %t: %v", filtered, err)
+		}
+		of := func(table string) string {
+			return p.query("SELECT count(*)::text FROM pg_inherits WHERE inhparent = '" + table + "'::regclass")
+		}
+		if mine, other := of("outbox"), of("another"); mine != "4" || other != "1" {
+			t.Errorf("filtered: %t: %s partitions, and the other table has %s", filtered, mine, other)
+		}
+	}
+}

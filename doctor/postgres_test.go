@@ -133,6 +133,9 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 			const archive = "archive of public.outbox"
 			w := newWorld(t, pg, outboxTable)
 			w.cfg.Outbox = replication.Outbox{Deletes: true, Archives: true}
+			if f := named(w.examine(), name); f != nil && f.Verdict == OK {
+				t.Errorf("without an archive: %+v", f)
+			}
 			role := w.restricted()
 			w.wantDetails(w.heals(archive), "FAIL archive table public.outbox_archive does not exist")
 			w.exec("REVOKE ALL ON outbox_archive FROM "+role, `ALTER TABLE outbox ADD COLUMN "New One" varchar(7)`, "ALTER TABLE outbox_archive ADD COLUMN who int NOT NULL")
