@@ -3,7 +3,8 @@
 // order of each key.
 //
 // What a position is, and when it is safe, depends on the strategy. docs/polling-why.md says what each
-// strategy promises. cursor.go has the rules of the strategy cursor and the reasons for them.
+// strategy promises. cursor.go has the rules of the strategy cursor and the reasons for them, and claim.go
+// those of claim and delete.
 //
 // It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package poll

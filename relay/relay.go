@@ -3,9 +3,12 @@
 // checkpoint of it is durable.
 //
 // The package exists to keep this order: nothing is confirmed before it is checkpointed, and
-// nothing is checkpointed before the sink has acknowledged it. One goroutine owns the session.
-// Whatever else takes time runs beside it, one of each kind at a time: opening a session, writing a
-// checkpoint, checking the source, reading the table.
+// nothing is checkpointed before the sink has acknowledged it. A Keeper is different: the table says
+// what is delivered, so the source finishes a row once it is acknowledged, without a checkpoint. The
+// strategy cursor writes nothing to the table: its position is only in the checkpoint.
+//
+// One goroutine owns the session. Whatever else takes time runs beside it, one of each kind at a
+// time: opening a session, writing a checkpoint, checking the source, reading the table.
 //
 // It isn't an API yet: anything in it may change with any release. The API is the root package, outbox and inbox.
 package relay

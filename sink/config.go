@@ -1,4 +1,4 @@
-// Package sink delivers records: to Kafka (Open), or to a writer for trying (NewStdout).
+// Package sink delivers records: to Kafka (Open), or to a writer for trials (NewStdout).
 //
 // It knows the Kafka client, its settings and its errors. It knows nothing of transactions of the source or of positions.
 //

@@ -15,7 +15,7 @@ import (
 )
 
 // Kafka delivers records to Kafka: acknowledged by all in-sync replicas, idempotent, in the order of Send for each partition.
-// Send, PassOver, Acks and Close belong to one goroutine; Wake, Stalled and Status may be called by any.
+// Send, PassOver, TakeBack, Acks, Pending and Close belong to one goroutine; Wake, Stalled and Status may be called by any.
 //
 // A record that the brokers will not take now is kept and tried again for ever, and what is behind it in its partition waits;
 // Stalled says why. A record that alone is refused for good (too large, invalid, no valid topic name) ends with an Ack that

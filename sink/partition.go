@@ -27,7 +27,7 @@ import (
 //     partition goes on with another producer id, beginning with the first record that was not acknowledged. Then records may be
 //     delivered twice, in order, as after a crash;
 //  5. a number that was ever sent never stands for another record. So the partition also takes another producer id where a record is
-//     refused and dropped, and a record that has its number stays: TakeBack passes it over;
+//     refused and dropped, and a record that has its number stays: TakeBack leaves it;
 //  6. another producer id begins only when no request under the old one can arrive any more.
 //
 // Whether an attempt may have written something is decided by what the leader answered: see unwritten. The leader looks at size and time of

@@ -15,7 +15,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 )
 
-// Stdout writes one line of JSON for each record: for trying, not for keeping. Once a write has failed, every record ends
+// Stdout writes one line of JSON for each record: for trials, not for keeping. Once a write has failed, every record ends
 // with that error: nothing behind it is written. It is used as Kafka is; only Wake and Stalled may be called by others.
 type Stdout struct {
 	w    *bufio.Writer

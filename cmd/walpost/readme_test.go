@@ -178,6 +178,7 @@ func (q *reader) consume(line string) *kgo.Record {
 	q.Helper()
 	flags := goflag.NewFlagSet("kafka-console-consumer.sh", goflag.ContinueOnError)
 	server, topic, begin := flags.String("bootstrap-server", "", ""), flags.String("topic", "", ""), flags.Bool("from-beginning", false, "")
+	flags.Func("property", "", func(string) error { return nil })
 	if err := flags.Parse(strings.Fields(line)[1:]); err != nil || !*begin {
 		q.Fatalf("%s: %v", line, err)
 	}

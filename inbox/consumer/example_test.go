@@ -21,7 +21,7 @@ func Example() {
 	c, err := consumer.New(consumer.Config{
 		Brokers:         []string{"kafka-1:9092", "kafka-2:9092"},
 		Group:           "payments",
-		Topics:          []string{"outbox.event.orders"},
+		Topics:          []string{"outbox.event.order"},
 		DeadLetterTopic: "payments.dead",
 		Handler: func(ctx context.Context, m inbox.Message) error {
 			log.Printf("order %s: %s", m.Key, m.Value)
