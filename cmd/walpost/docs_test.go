@@ -351,9 +351,10 @@ func TestTheTestsThatThePagesNameExist(t *testing.T) {
 // texts are pictures and what programs print, by page and beginning, with the test that compares them, or with the reason why
 // none does.
 var texts = map[string]string{
-	"docs/architecture.md: walsender":  "a picture",
-	"docs/repair.md: $ walpost dead":   "internal/e2e/deadcmd_test.go",
-	"docs/verify.md: $ walpost verify": "internal/e2e/verify_test.go",
+	"docs/architecture.md: walsender":   "a picture",
+	"docs/repair.md: $ walpost dead":    "internal/e2e/deadcmd_test.go",
+	"docs/troubleshooting.md: state   ": "cmd/walpost/statuscmd_test.go",
+	"docs/verify.md: $ walpost verify":  "internal/e2e/verify_test.go",
 }
 
 func TestTheOutputInThePagesHasATest(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 // What walpost status prints, whole, for each kind of slot.
 func TestStatusPrintsWhatAPersonNeeds(t *testing.T) {
 	const gib = 1 << 30
+	const blocked = "blocked, and spilling" // the sample of docs/troubleshooting.md
 	fine := func() slot.Status {
 		return slot.Status{
 			Known: true, Severity: slot.OK, Forecast: slot.Forecast{Exhaustion: math.Inf(1), Limit: slot.ByKeep, Left: 3 * gib, WALRate: 1 << 20},
@@ -77,32 +78,33 @@ confirmed    0/16B3748
 server       0/16B4000
 clock        the database's clock minus this machine's clock: 2ms
 `},
-		{"blocked, spilling, and used up soon", func(s *slot.Status) {
-			s.Severity, s.Reasons = slot.Warning, []string{"WAL is held back"}
-			s.Exhaustion, s.WALStatus, s.SafeBytes, s.WaitEvent = 754.4, "extended", 700<<20, ""
+		{blocked, func(s *slot.Status) {
+			s.Severity, s.Reasons = slot.Warning, []string{"the slot holds 3.3 GiB of WAL (monitor.retained_warn is 1GiB)"}
+			s.Exhaustion, s.WALStatus, s.SafeBytes, s.WaitEvent, s.WALRate = 17920.4, "extended", 700<<20, "", 40<<10
+			s.RetainedBytes, s.Confirmed, s.Server = 4*gib-700<<20, 0xD5AAF830, 0xD5AB0000
 			s.Decoding = slot.DecodingStats{SpillBytes: 5 << 30, SpillTxns: 3}
 			s.Blocker = &slot.Blocker{
 				Kind: slot.BlockedByTransaction, PID: 42, User: "report", Application: "nightly", Database: "crm", State: "idle in transaction",
-				Age: 3 * time.Hour, QueryAge: time.Hour, End: "SELECT pg_terminate_backend(42);",
+				Age: 8 * time.Minute, QueryAge: 5 * time.Minute, End: "SELECT pg_terminate_backend(42);",
 			}
 		}, `
 state        warning
-             WAL is held back
+             the slot holds 3.3 GiB of WAL (monitor.retained_warn is 1GiB)
 slot         walpost in shop
 relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   extended
-retained     16.0 MiB
+retained     3.3 GiB
 unconfirmed  2.0 KiB
 left         700.0 MiB before the slot can be lost
-forecast     max_slot_wal_keep_size is used up in 12m34s
-WAL          1.0 MiB/s
+forecast     max_slot_wal_keep_size is used up in 4h58m40s
+WAL          40.0 KiB/s
 xmin age     12 transactions
 spilled      5.0 GiB by 3 transactions
-confirmed    0/16B3748
+confirmed    0/D5AAF830
 restart      0/16B0000
-server       0/16B4000
-blocker      transaction of pid 42 (report, nightly) in crm, idle in transaction, for 3h0m0s, its newest statement began 1h0m0s ago
+server       0/D5AB0000
+blocker      transaction of pid 42 (report, nightly) in crm, idle in transaction, for 8m0s, its newest statement began 5m0s ago
              to end it: SELECT pg_terminate_backend(42);
 clock        the database's clock minus this machine's clock: 2ms
 `},
@@ -184,6 +186,9 @@ relay        streaming (127.0.0.1:9640)
 		c.change(&s)
 		if got := "\n" + show.Status(&s, askrelay.Answer{Address: "127.0.0.1:9640", State: relay.Streaming, Ready: true}); got != c.want {
 			t.Errorf("%s:%s\nmust be%s", c.name, got, c.want)
+		}
+		if c.name == blocked && !strings.Contains(read(t, "../../docs/troubleshooting.md"), "```text"+c.want+"```") {
+			t.Errorf("docs/troubleshooting.md has another sample than%s", c.want)
 		}
 	}
 }
