@@ -381,7 +381,7 @@ func TestTheOutputInThePagesHasATest(t *testing.T) {
 
 // sqlNeeds is what the SQL of a page needs before it runs.
 var sqlNeeds = map[string][]string{
-	"docs/write-events.md":   {"CREATE TABLE orders (id text PRIMARY KEY, total numeric)"},
+	"docs/write-events.md": {"CREATE TABLE orders (id text PRIMARY KEY, total numeric)"},
 	"docs/cleanup.md": {
 		"CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE public.outbox) PARTITION BY RANGE (created_at)",
 		"CREATE TABLE sales.outbox_rest PARTITION OF sales.outbox DEFAULT",
