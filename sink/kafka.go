@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -49,12 +50,13 @@ type Kafka struct {
 	counts counts
 }
 
-// A link is the way to the brokers. It does not change.
+// A link is the way to the brokers.
 type link struct {
 	cl         *kgo.Client // asks
 	produces   *kgo.Client
 	brokers    brokers
 	dials      kafka.Dials
+	answered   atomic.Bool // brokers have described a topic
 	hooks      []kgo.HookProduceBatchWritten
 	compressor kgo.Compressor // nil for none
 	wire       time.Duration  // how long a request that had no answer may still be written; tests shorten it

@@ -83,6 +83,7 @@ func (s *Kafka) askAll() {
 			switch {
 			case s.closed:
 			case err == nil:
+				s.answered.Store(true)
 				t.resume()
 			case errors.Is(err, kerr.UnknownTopicOrPartition) && s.makes(t.name):
 				s.make(t)

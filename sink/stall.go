@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/kafka"
 )
@@ -73,13 +74,16 @@ func electing(err error) bool {
 	return ok && (e == kerr.NotLeaderForPartition || e == kerr.LeaderNotAvailable || e == kerr.FencedLeaderEpoch || e == kerr.OutOfOrderSequenceNumber)
 }
 
-// election is a stall whose cause isn't known yet: brokers that stop give their partitions away first.
-type election struct{ error }
+// passing is a stall whose cause isn't known yet: brokers that stop give their partitions away, and then close connections.
+type passing struct{ error }
 
 // CauseKnown is false: a later error may tell the cause.
-func (election) CauseKnown() bool { return false }
+func (passing) CauseKnown() bool { return false }
 
-func (e election) Unwrap() error { return e.error }
+func (p passing) Unwrap() error { return p.error }
+
+// errClosed is what the client takes for missing TLS. It is something else where brokers have answered before.
+var errClosed = errors.New("a broker closed the connection at once, as one does that starts or stops")
 
 // Stalled says what delivery is waiting for, or nil. It is cheap: where the reason is not known yet it starts one search for
 // it, not more often than every kafka.ProbeEvery, and says meanwhile how long there was no acknowledgement.
@@ -110,7 +114,7 @@ func (s *Kafka) Stalled() error {
 	}
 	switch {
 	case electing(worst.why):
-		return election{worst.why}
+		return passing{worst.why}
 	case worst.why != nil:
 		return worst.why
 	}
@@ -176,5 +180,8 @@ func (s *Kafka) search(topics []string) {
 
 // unreachable names the brokers, and the dialer's own error if there is one.
 func (s *Kafka) unreachable(err error) error {
+	if s.answered.Load() && errors.As(err, new(*kgo.ErrFirstReadEOF)) {
+		err = passing{errClosed}
+	}
 	return s.dials.Explain(fmt.Errorf("brokers %v: %w", s.cfg.Brokers, err))
 }

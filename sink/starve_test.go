@@ -3,6 +3,8 @@ package sink
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -443,5 +445,19 @@ func TestACauseIsShownBeforeAnElection(t *testing.T) {
 	to.s.mu.Lock()
 	if !errors.Is(why, kerr.NotEnoughReplicas) {
 		t.Error(why)
+	}
+}
+
+// A broker that starts or stops accepts a connection and closes it, which the client takes for missing TLS.
+func TestAClosedConnectionIsNoMissingTLSOnceBrokersHaveAnswered(t *testing.T) {
+	to := still(t)
+	eof := fmt.Errorf("ask: %w", &kgo.ErrFirstReadEOF{})
+	if why := to.s.unreachable(eof); !errors.As(why, new(*kgo.ErrFirstReadEOF)) {
+		t.Errorf("before: %v", why)
+	}
+	to.s.answered.Store(true)
+	var cause interface{ CauseKnown() bool }
+	if why := to.s.unreachable(eof); !errors.Is(why, errClosed) || strings.Contains(why.Error(), "TLS") || !errors.As(why, &cause) || cause.CauseKnown() {
+		t.Errorf("after: %v", why)
 	}
 }
