@@ -168,7 +168,7 @@ the next bad one.`,
 			err = errors.Join(show.Print(cmd.OutOrStdout(), asJSON, d, d.Text()), err)
 			if err == nil && d.Parked.Waiting > 0 && timeout > 0 {
 				return fault.WithHint(errors.New("the relay has not dropped all events"),
-					"walpost run with this name must hold the slot, and must not be halted or stalled (walpost status). It drops the events when it runs.")
+					"walpost run with this name must hold the slot, and must not be halted (walpost status). It drops the events when it runs.")
 			}
 			return err
 		})

@@ -353,6 +353,7 @@ func TestTheTestsThatThePagesNameExist(t *testing.T) {
 var texts = map[string]string{
 	"docs/architecture.md: walsender":   "a picture",
 	"docs/repair.md: $ walpost dead":    "internal/e2e/deadcmd_test.go",
+	"docs/repair.md: {\"level\"":        "relay/internal/badevent/policy_test.go",
 	"docs/troubleshooting.md: state   ": "cmd/walpost/statuscmd_test.go",
 	"docs/verify.md: $ walpost verify":  "internal/e2e/verify_test.go",
 }

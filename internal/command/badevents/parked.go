@@ -225,7 +225,7 @@ func (r *request) do(ctx context.Context, limit time.Duration) (*Requested, erro
 		case now.Waiting != waiting:
 			waiting, moved = now.Waiting, at
 		case at.Sub(moved) >= quiet:
-			r.Say(fmt.Sprintf("%s has not answered for %s: walpost run with this name must hold the slot, and must not be halted or stalled (walpost status)", named(relays), quiet))
+			r.Say(fmt.Sprintf("%s has not answered for %s: walpost run with this name must hold the slot, and must not be halted (walpost status)", named(relays), quiet))
 			moved = at
 		}
 		if !wait.For(ctx, min(pump.Every, limit)) {

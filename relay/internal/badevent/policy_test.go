@@ -1,12 +1,14 @@
 package badevent
 
 import (
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/router"
 )
 
 // A halt counts only for a source that can give its event. The advice is that of the source: the WAL keeps a row or a message as it
@@ -40,5 +42,30 @@ func TestAHaltOfAnotherSourceIsNone(t *testing.T) {
 		if (err != nil) != (c.want != "") || !strings.Contains(fault.Hint(err), c.want) {
 			t.Errorf("%s: %v, %s", name, err, fault.Hint(err))
 		}
+	}
+}
+
+// docs/repair.md shows the log line of a halt, with parts of its hint left out.
+func TestTheHaltOfThePageIsThatOfAnEvent(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/repair.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fault.SetOptions("--config walpost.yaml")
+	defer fault.SetOptions("")
+	problem := router.Problem{Option: "router.route.by.field", Rule: router.ValueSet, Message: "column aggregate_type is NULL, and the topic comes from it"}
+	e := &Event{
+		EventID: "00000000-0000-0000-0000-000000000003", Table: &cdc.Relation{Schema: "public", Name: "outbox"}, Commit: 0x16B3840, Row: 1,
+		Token: "0-16B3840-1-0c77be12", Err: &router.RowError{LSN: 1, Problems: []router.Problem{problem}},
+	}
+	_, shown, _ := strings.Cut(strings.Join(strings.Fields(string(page)), " "), `{"level":"error",`)
+	shown, _, _ = strings.Cut(shown, `,"in_flight"`)
+	rest := `"err":"` + e.Error() + `","hint":"` + e.Hint() + `"`
+	for _, part := range strings.Split(shown, "…") {
+		_, after, found := strings.Cut(rest, strings.TrimSpace(part))
+		if !found || part == "" {
+			t.Errorf("the page has %q, and the line is %s", part, rest)
+		}
+		rest = after
 	}
 }
