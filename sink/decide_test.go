@@ -398,3 +398,24 @@ func TestACompressionThatABrokerDoesNotKnowIsGivenUp(t *testing.T) {
 	}
 	b.checkLog(c.ListenAddrs(), "a")
 }
+
+// A leader answers NOT_LEADER also to a batch that it has written, when it loses the partition while it waits for the replicas. And whoever
+// answers next may not know the producer id, so the first batch goes alone.
+func TestAFailedBatchMayBeWrittenAndGoesAloneAgain(t *testing.T) {
+	to := still(t)
+	p := to.give(0, 1)
+	p.answered(p.next(), nil, time.Now())
+	to.give(0, 30) // several batches
+	b := p.next()
+	if !p.sendable() {
+		t.Fatal("one batch at a time after an answer")
+	}
+	p.answered(b, kerr.NotLeaderForPartition, time.Now())
+	if !b.lost {
+		t.Error("counts as not written")
+	}
+	p.resume()
+	if p.next() != b || p.sendable() {
+		t.Error("another batch is sent beside the one that failed")
+	}
+}
