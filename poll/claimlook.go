@@ -244,8 +244,8 @@ func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 	}
 	from := time.Now()
 	if len(rows) > 0 {
-		sql := fmt.Sprintf("UPDATE %s SET %s FROM %s WHERE %s AND t.finished_at IS NULL RETURNING d.number",
-			s.Session.rows.from, s.claiming(s.name), rowList(rows), s.matches(rows))
+		sql := fmt.Sprintf("UPDATE %s SET %s FROM %s WHERE %s RETURNING d.number",
+			s.Session.rows.from, s.claiming(s.name), rowList(rows), s.matchesOpen(rows))
 		got, err := s.run(ctx, "claim rows", sql)
 		if err != nil {
 			return nil, err
@@ -304,11 +304,11 @@ func (s *claimer) withoutBlocked(ctx context.Context, rows []*claimed) ([]*claim
 // keys: it may take two texts for one key.
 func (s *claimer) blocked(rows []*claimed) string {
 	reader := s.Session.rows
-	return fmt.Sprintf(`WITH c AS MATERIALIZED (SELECT %[1]s AS key, %[2]s AS at, d.number FROM %[3]s, %[4]s WHERE %[5]s AND t.finished_at IS NULL)
+	return fmt.Sprintf(`WITH c AS MATERIALIZED (SELECT %[1]s AS key, %[2]s AS at, d.number FROM %[3]s, %[4]s WHERE %[5]s)
 SELECT c.number FROM c JOIN (SELECT k.key, b.first FROM (SELECT key, max(at) AS last FROM c GROUP BY 1) k,
  LATERAL (SELECT %[6]s AS first FROM %[7]s WHERE (%[8]s, %[6]s) >= (k.key, '%[9]d'::bigint) AND (%[8]s, %[6]s) <= (k.key, k.last) AND o.finished_at IS NULL AND %[10]s IS NOT TRUE
   AND (%[6]s, coalesce(%[11]s, '')) NOT IN (SELECT at, id FROM %[4]s) ORDER BY %[8]s, %[6]s LIMIT 1) b) b ON b.key = c.key AND b.first <= c.at`,
-		reader.keyColumn("t"), reader.order, reader.from, rowList(rows), s.matches(rows), reader.orderOf("o"), reader.as("o"), reader.keyColumn("o"), int64(math.MinInt64), s.claimedBySession("o"), reader.idOf("o"))
+		reader.keyColumn("t"), reader.order, reader.from, rowList(rows), s.matchesOpen(rows), reader.orderOf("o"), reader.as("o"), reader.keyColumn("o"), int64(math.MinInt64), s.claimedBySession("o"), reader.idOf("o"))
 }
 
 // rowList is a list of rows for a FROM clause, as d. matches says which row of the table is meant.
@@ -323,6 +323,12 @@ func rowList(rows []*claimed) string {
 	}
 	b.WriteString(") d (at, id, number)")
 	return b.String()
+}
+
+// matchesOpen is matches for rows that aren't finished. This condition lets a statement use the index of the open rows; without it, the server
+// would read the whole table.
+func (s *claimer) matchesOpen(rows []*claimed) string {
+	return s.matches(rows) + " AND t.finished_at IS NULL"
 }
 
 func (s *claimer) matches(rows []*claimed) string {

@@ -26,8 +26,8 @@ func (s *claimer) renew(ctx context.Context) error {
 	from := time.Now()
 	var locked, gone []*claimed
 	for part := range slices.Chunk(rows, flushRows) {
-		still := fmt.Sprintf("%s AND t.finished_at IS NULL AND %s", s.matches(part), s.claimedByProcess("t")) // also if the lease has ended and nobody has claimed the row
-		got, err := s.change(ctx, "renew", rowList(part), still, fmt.Sprintf("UPDATE %s SET %s FROM free d WHERE %s", s.Session.rows.from, s.claiming(name), s.changes(part)))
+		still := fmt.Sprintf("%s AND %s", s.matchesOpen(part), s.claimedByProcess("t")) // also if the lease has ended and nobody has claimed the row
+		got, err := s.change(ctx, "renew", rowList(part), still, fmt.Sprintf("UPDATE %s SET %s FROM free d WHERE %s", s.Session.rows.from, s.claiming(name), s.matchesOpen(part)))
 		if err != nil {
 			return err
 		}
@@ -113,19 +113,19 @@ func (s *claimer) write(ctx context.Context, rows []*claimed) ([]*claimed, error
 		fmt.Fprintf(&b, "(%d::bigint, %s::text, %d::bigint, %t, %d, %s::text, %d)", r.order, pg.QuoteLiteral(r.id), r.number, r.end == delivered, r.attempts, why, pause.Milliseconds())
 	}
 	table := s.Session.rows.from
-	changes := s.changes(rows)
-	unfinished := fmt.Sprintf("%s AND %s", changes, s.claimedByProcess("t"))
+	open := s.matchesOpen(rows)
+	unfinished := fmt.Sprintf("%s AND %s", open, s.claimedByProcess("t"))
 	written := map[uint32]bool{}
 	if b.Len() > 0 {
 		got, err := s.change(ctx, "finish", "(VALUES "+b.String()+") d (at, id, number, done, attempts, why, pause)", unfinished, fmt.Sprintf(`UPDATE %s SET finished_at = CASE WHEN d.done THEN now() END, claimed_by = NULL, claimed_until = NULL, attempts = d.attempts,
- last_error = coalesce(d.why, t.last_error), next_attempt_at = CASE WHEN d.pause > 0 THEN now() + d.pause * interval '1 millisecond' END FROM free d WHERE %s`, table, changes))
+ last_error = coalesce(d.why, t.last_error), next_attempt_at = CASE WHEN d.pause > 0 THEN now() + d.pause * interval '1 millisecond' END FROM free d WHERE %s`, table, open))
 		if err != nil {
 			return nil, err
 		}
 		maps.Copy(written, got)
 	}
 	if len(done) > 0 {
-		got, err := s.change(ctx, "delete", rowList(done), unfinished, fmt.Sprintf("DELETE FROM %s USING free d WHERE %s", table, changes))
+		got, err := s.change(ctx, "delete", rowList(done), unfinished, fmt.Sprintf("DELETE FROM %s USING free d WHERE %s", table, open))
 		if err != nil {
 			return nil, err
 		}
@@ -133,12 +133,6 @@ func (s *claimer) write(ctx context.Context, rows []*claimed) ([]*claimed, error
 	}
 	locked, _, err := s.left(ctx, rows, written, unfinished)
 	return locked, err
-}
-
-// changes is the condition of a statement that changes rows. The one about finished_at lets it use the index of the open rows; without it, the
-// server would read the whole table.
-func (s *claimer) changes(rows []*claimed) string {
-	return s.matches(rows) + " AND t.finished_at IS NULL"
 }
 
 // left divides the rows that a statement has not changed: other sessions have locked some of them, and the
