@@ -37,23 +37,24 @@ func TestASuspectedRecordDoesNotStarve(t *testing.T) {
 	t.Error("other batches were sent twice before it")
 }
 
-// noIDs is a model that gives one producer id, and then errors.
-type noIDs struct {
+// oneID is a model that gives one producer id, and then what then returns.
+type oneID struct {
 	*model
 	given *bool
+	then  func(ctx context.Context) error
 }
 
-func (n noIDs) identify(ctx context.Context) (*kmsg.InitProducerIDResponse, error) {
-	if *n.given {
-		return nil, errModel
+func (o oneID) identify(ctx context.Context) (*kmsg.InitProducerIDResponse, error) {
+	if *o.given {
+		return nil, o.then(ctx)
 	}
-	*n.given = true
-	return n.model.identify(ctx)
+	*o.given = true
+	return o.model.identify(ctx)
 }
 
 func TestAPartitionThatNeedsNoProducerIDGoesOnWithout(t *testing.T) {
 	bubble(t, 0, func(t *testing.T, m *model, b *bench, use func(brokers)) {
-		use(noIDs{m, new(bool)})
+		use(oneID{m, new(bool), func(context.Context) error { return errModel }})
 		b.sendMany(0, 1)
 		time.Sleep(time.Second)
 		b.mu.Lock()
@@ -215,24 +216,12 @@ func TestATopicThatCannotBeCreatedRefusesItsRecord(t *testing.T) {
 	}
 }
 
-// silentIDs is a model that gives one producer id, and then no answer.
-type silentIDs struct {
-	*model
-	given *bool
-}
-
-func (n silentIDs) identify(ctx context.Context) (*kmsg.InitProducerIDResponse, error) {
-	if *n.given {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	*n.given = true
-	return n.model.identify(ctx)
-}
-
 func TestAPartitionThatNeedsNoProducerIDWaitsForNoneTwice(t *testing.T) {
 	bubble(t, 0, func(t *testing.T, m *model, b *bench, use func(brokers)) {
-		use(silentIDs{m, new(bool)})
+		use(oneID{m, new(bool), func(ctx context.Context) error { // no answer
+			<-ctx.Done()
+			return ctx.Err()
+		}})
 		b.sendMany(0, 1)
 		time.Sleep(time.Second)
 		b.mu.Lock()
