@@ -1,4 +1,4 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
@@ -8,12 +8,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/inbox"
 )
 
 // Whatever a handler does to its connection, its attempts are counted. What is not its fault is not.
 func TestAnAttemptIsCountedAlthoughTheTransactionIsUnusable(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	if _, err := db.Store(t.Context(), "c", keyed("k", "a", "b")...); err != nil {
 		t.Fatal(err)
 	}
@@ -21,9 +23,9 @@ func TestAnAttemptIsCountedAlthoughTheTransactionIsUnusable(t *testing.T) {
 	defer stop()
 	calls := 0
 	var failures []string
-	w := Worker[pgx.Tx]{
+	w := inbox.Worker[pgx.Tx]{
 		DB: db, Consumer: "c", Attempts: 4, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond, Poll: time.Millisecond,
-		Handle: func(ctx context.Context, tx pgx.Tx, m Message) error {
+		Handle: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 			if m.ID == "b" {
 				stop()
 				return nil
@@ -46,7 +48,9 @@ func TestAnAttemptIsCountedAlthoughTheTransactionIsUnusable(t *testing.T) {
 			}
 			return errHandler
 		},
-		Failed: func(f Failure) { failures = append(failures, fmt.Sprintf("%s%d %t", f.Message.ID, f.Attempt, f.Dead)) },
+		Failed: func(f inbox.Failure) {
+			failures = append(failures, fmt.Sprintf("%s%d %t", f.Message.ID, f.Attempt, f.Dead))
+		},
 	}
 	ends := time.AfterFunc(time.Minute, stop)
 	defer ends.Stop()

@@ -1,4 +1,4 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -17,26 +18,26 @@ import (
 func BenchmarkOnce(b *testing.B) {
 	pg := testenv.Postgres(b, "")
 	dsn := pg.Database(b)
-	pg.Exec(b, dsn, DDL, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
+	pg.Exec(b, dsn, inbox.DDL, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
 	pool := open(b, dsn, 2)
-	db := Pgx(pool)
+	db := inbox.Pgx(pool)
 	for range 8 {
 		pg.Exec(b, dsn, "UPDATE inbox_generations SET started_at = now() - interval '2 hours' WHERE ended_at IS NULL")
-		if _, err := db.Retain(b.Context(), Retention{Generation: time.Hour, Keep: 100 * time.Hour}); err != nil {
+		if _, err := db.Retain(b.Context(), inbox.Retention{Generation: time.Hour, Keep: 100 * time.Hour}); err != nil {
 			b.Fatal(err)
 		}
 	}
 	const batch = 100
 	n := 0
-	messages := func() (msgs []Message) {
+	messages := func() (msgs []inbox.Message) {
 		for range batch {
 			n++
-			msgs = append(msgs, Message{ID: fmt.Sprintf("0193a5b0-%012d", n), Topic: "t"})
+			msgs = append(msgs, inbox.Message{ID: fmt.Sprintf("0193a5b0-%012d", n), Topic: "t"})
 		}
 		return msgs
 	}
 	// One statement for all, as a fast handler has it.
-	write := func(ctx context.Context, tx pgx.Tx, msgs []Message) error {
+	write := func(ctx context.Context, tx pgx.Tx, msgs []inbox.Message) error {
 		ids := make([]string, len(msgs))
 		for i, m := range msgs {
 			ids[i] = m.ID
@@ -44,10 +45,10 @@ func BenchmarkOnce(b *testing.B) {
 		_, err := tx.Exec(ctx, "INSERT INTO effects (id) SELECT unnest($1::text[])", ids)
 		return err
 	}
-	bare := func(msgs []Message) error {
+	bare := func(msgs []inbox.Message) error {
 		return pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error { return write(b.Context(), tx, msgs) })
 	}
-	single := func(msgs []Message) error {
+	single := func(msgs []inbox.Message) error {
 		for i := range msgs {
 			_, err := db.Once(b.Context(), "c", msgs[i], func(ctx context.Context, tx pgx.Tx) error { return write(ctx, tx, msgs[i:i+1]) })
 			if err != nil {
@@ -56,12 +57,12 @@ func BenchmarkOnce(b *testing.B) {
 		}
 		return nil
 	}
-	var seen []Message
+	var seen []inbox.Message
 	forms := []struct {
 		name, compared string
-		do             func(msgs []Message) error
+		do             func(msgs []inbox.Message) error
 	}{
-		{"bare", "bare", func(msgs []Message) error {
+		{"bare", "bare", func(msgs []inbox.Message) error {
 			for i := range msgs {
 				if err := bare(msgs[i : i+1]); err != nil {
 					return err
@@ -69,10 +70,10 @@ func BenchmarkOnce(b *testing.B) {
 			}
 			return nil
 		}},
-		{"once", "bare", func(msgs []Message) error { seen = msgs; return single(msgs) }},
-		{"again", "bare", func([]Message) error { return single(seen) }},
+		{"once", "bare", func(msgs []inbox.Message) error { seen = msgs; return single(msgs) }},
+		{"again", "bare", func([]inbox.Message) error { return single(seen) }},
 		{"bare-batch", "bare-batch", bare},
-		{"batch", "bare-batch", func(msgs []Message) error {
+		{"batch", "bare-batch", func(msgs []inbox.Message) error {
 			for _, o := range db.Batch(b.Context(), "c", msgs, write) {
 				if o.Err != nil {
 					return o.Err

@@ -1,4 +1,4 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/inbox"
 )
 
 // A handler that ends its transaction fails, whatever it returns, and nothing of its work remains.
 func TestAHandlerCannotEndItsTransaction(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	for name, end := range map[string]func(context.Context, pgx.Tx) error{
 		"Commit":           func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
 		"ignored Commit":   func(ctx context.Context, tx pgx.Tx) error { _ = tx.Commit(ctx); return nil },
@@ -23,24 +25,21 @@ func TestAHandlerCannotEndItsTransaction(t *testing.T) {
 		handle := func(ctx context.Context, tx pgx.Tx) error {
 			return errors.Join(effect(ctx, tx, name, ""), end(ctx, tx))
 		}
-		if fresh, err := db.Once(t.Context(), "once", event(name), handle); fresh || !errors.Is(err, errEnded) || faultOf(err) != FaultElsewhere {
+		if fresh, err := db.Once(t.Context(), "once", event(name), handle); fresh || !isEnded(err) || new(inbox.Failures).Add(err) != inbox.FaultElsewhere {
 			t.Errorf("%s: %t, %v", name, fresh, err)
 		}
-		if out := db.Batch(t.Context(), "once", []Message{event(name)}, func(ctx context.Context, tx pgx.Tx, _ []Message) error {
+		if out := db.Batch(t.Context(), "once", []inbox.Message{event(name)}, func(ctx context.Context, tx pgx.Tx, _ []inbox.Message) error {
 			return handle(ctx, tx)
-		}); !errors.Is(out[0].Err, errEnded) {
+		}); !isEnded(out[0].Err) {
 			t.Errorf("%s in a batch: %+v", name, out)
 		}
 		if n, err := db.Store(t.Context(), name, event(name)); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
-		w := Worker[pgx.Tx]{DB: db, Consumer: name, BackoffMin: time.Hour, Handle: func(ctx context.Context, tx pgx.Tx, _ Message) error {
+		w := inbox.Worker[pgx.Tx]{DB: db, Consumer: name, BackoffMin: time.Hour, Handle: func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
 			return handle(ctx, tx)
 		}}
-		lane := []byte{}
-		if found, err := w.one(t.Context(), &lane); found == nil || err != nil {
-			t.Errorf("%s of a stored message: %v, %v", name, found, err)
-		}
+		handleMessages(t, w, 1)
 		p.expect("pending", "SELECT state FROM inbox_messages WHERE consumer = $1 AND failures = 1", name)
 		p.expect("0", "SELECT count(*) FROM effects WHERE id = $1", name)
 	}
@@ -49,7 +48,7 @@ func TestAHandlerCannotEndItsTransaction(t *testing.T) {
 
 func TestAHandlerEndsItsSavepoints(t *testing.T) {
 	p := newPlace(t, "")
-	fresh, err := Pgx(p.pool).Once(t.Context(), "c", event("a"), func(ctx context.Context, tx pgx.Tx) error {
+	fresh, err := inbox.Pgx(p.pool).Once(t.Context(), "c", event("a"), func(ctx context.Context, tx pgx.Tx) error {
 		for id, result := range map[string]error{"kept": nil, "undone": errHandler} {
 			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return errors.Join(effect(ctx, tx, id, ""), result) })
 			if !errors.Is(err, result) {
@@ -67,12 +66,12 @@ func TestAHandlerEndsItsSavepoints(t *testing.T) {
 // A *sql.Tx cannot refuse. The mark is in it, so the effect still happens once.
 func TestTheCommitOfAHandlerWithDatabaseSQLIsFoundOut(t *testing.T) {
 	p := newPlace(t, "")
-	db := SQL(p.openSQL("pgx"))
+	db := inbox.SQL(p.openSQL("pgx"))
 	handle := func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO effects (id) VALUES ('a')")
 		return errors.Join(err, tx.Commit())
 	}
-	if fresh, err := db.Once(t.Context(), "once", event("a"), handle); fresh || !errors.Is(err, errEnded) {
+	if fresh, err := db.Once(t.Context(), "once", event("a"), handle); fresh || !isEnded(err) {
 		t.Errorf("%t, %v", fresh, err)
 	}
 	if fresh, err := db.Once(t.Context(), "once", event("a"), handle); fresh || err != nil {
@@ -81,19 +80,14 @@ func TestTheCommitOfAHandlerWithDatabaseSQLIsFoundOut(t *testing.T) {
 	if n, err := db.Store(t.Context(), "stored", event("a")); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	var failures []Failure
-	w := Worker[*sql.Tx]{
+	var failures []inbox.Failure
+	w := inbox.Worker[*sql.Tx]{
 		DB: db, Consumer: "stored", BackoffMin: time.Nanosecond, BackoffMax: time.Nanosecond,
-		Handle: func(ctx context.Context, tx *sql.Tx, _ Message) error { return handle(ctx, tx) },
-		Failed: func(f Failure) { failures = append(failures, f) },
+		Handle: func(ctx context.Context, tx *sql.Tx, _ inbox.Message) error { return handle(ctx, tx) },
+		Failed: func(f inbox.Failure) { failures = append(failures, f) },
 	}
-	for range 2 {
-		lane := []byte{}
-		if _, err := w.one(t.Context(), &lane); err != nil {
-			t.Error(err)
-		}
-	}
-	if len(failures) != 1 || !errors.Is(failures[0].Err, errEnded) {
+	handleMessages(t, w, 1)
+	if len(failures) != 1 || !isEnded(failures[0].Err) {
 		t.Errorf("failures %+v", failures)
 	}
 	p.expect("2", "SELECT count(*) FROM effects")

@@ -1,4 +1,4 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -17,18 +18,18 @@ func TestTheTablesWorkOnTheOldestAndNewestPostgres(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			pg := testenv.Postgres(t, version)
 			dsn := pg.Database(t)
-			up, down, ok := strings.Cut(Goose(), "-- +goose Down\n")
+			up, down, ok := strings.Cut(inbox.Goose(), "-- +goose Down\n")
 			if !ok {
 				t.Fatal("the migration has no way back")
 			}
-			pg.Exec(t, dsn, up, down, DDL)
+			pg.Exec(t, dsn, up, down, inbox.DDL)
 			pg.Exec(t, dsn, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
 			p := &place{T: t, dsn: dsn, pool: open(t, dsn, 4)}
 			for i := range 3 {
-				if fresh, err := Pgx(p.pool).Once(t.Context(), "c", event("a"), nothing); fresh != (i == 0) || err != nil {
+				if fresh, err := inbox.Pgx(p.pool).Once(t.Context(), "c", event("a"), nothing); fresh != (i == 0) || err != nil {
 					t.Errorf("delivery %d: %t, %v", i, fresh, err)
 				}
-				out := Pgx(p.pool).Batch(t.Context(), "c", []Message{event("b"), event("c")}, nothingMany)
+				out := inbox.Pgx(p.pool).Batch(t.Context(), "c", []inbox.Message{event("b"), event("c")}, nothingMany)
 				if out[0].Fresh != (i == 0) || out[1].Err != nil {
 					t.Errorf("batch %d: %v", i, out)
 				}
@@ -61,7 +62,7 @@ func TestAConsumerNeedsTheRightsThatTheDocumentNames(t *testing.T) {
 	}
 	defer conn.Close(t.Context())
 	for i := range 2 {
-		if fresh, err := Pgx(conn).Once(t.Context(), "c", event("a"), nothing); fresh != (i == 0) || err != nil {
+		if fresh, err := inbox.Pgx(conn).Once(t.Context(), "c", event("a"), nothing); fresh != (i == 0) || err != nil {
 			t.Errorf("delivery %d: %t, %v", i, fresh, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package inbox
+package inbox_test
 
 import (
 	"bufio"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/walpost/walpost/inbox"
 )
 
 // size returns a number of the environment.
@@ -72,7 +74,7 @@ func TestEveryEffectHappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 		case 2:
 			p.exec("UPDATE inbox_generations SET started_at = now() - interval '2 hours' WHERE ended_at IS NULL AND generation < 8")
 			p.exec("UPDATE inbox_retention SET retry_at = '-infinity'")
-			if done, err := Pgx(p.pool).Retain(t.Context(), Retention{Generation: time.Hour, Processed: 1000 * time.Hour, LockWait: 100 * time.Millisecond}); err == nil && done.Began > 0 {
+			if done, err := inbox.Pgx(p.pool).Retain(t.Context(), inbox.Retention{Generation: time.Hour, Processed: 1000 * time.Hour, LockWait: 100 * time.Millisecond}); err == nil && done.Began > 0 {
 				turns++
 			}
 		}
@@ -114,9 +116,9 @@ func process(role string) int {
 		return 3
 	}
 	events, _ := strconv.Atoi(os.Getenv("INBOX_TEST_EVENTS"))
-	db := Pgx(pool)
-	write := func(consumer string) func(ctx context.Context, tx pgx.Tx, m Message) error {
-		return func(ctx context.Context, tx pgx.Tx, m Message) error {
+	db := inbox.Pgx(pool)
+	write := func(consumer string) func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		return func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 			if _, err := tx.Exec(ctx, "INSERT INTO effects (id, consumer) VALUES ($1, $2)", m.ID, consumer); err != nil {
 				return err
 			}
@@ -129,17 +131,17 @@ func process(role string) int {
 			return nil
 		}
 	}
-	worker := &Worker[pgx.Tx]{
+	worker := &inbox.Worker[pgx.Tx]{
 		DB: db, Consumer: "stored", Handle: write("stored"), Concurrency: 3,
 		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond, Poll: 5 * time.Millisecond,
 	}
 	go func() { _ = worker.Run(ctx) }()
-	message := func(n int) Message {
-		return Message{ID: fmt.Sprint("event ", n), Topic: "t", Key: []byte(fmt.Sprint(n % 20)), Value: []byte("v")}
+	message := func(n int) inbox.Message {
+		return inbox.Message{ID: fmt.Sprint("event ", n), Topic: "t", Key: []byte(fmt.Sprint(n % 20)), Value: []byte("v")}
 	}
 	// deliver reports whether every event has had its effect, or is stored.
 	deliver := func(numbers []int) bool {
-		msgs := make([]Message, len(numbers))
+		msgs := make([]inbox.Message, len(numbers))
 		for i, n := range numbers {
 			msgs[i] = message(n)
 		}
@@ -148,7 +150,7 @@ func process(role string) int {
 			_, err := db.Once(ctx, "once", m, func(ctx context.Context, tx pgx.Tx) error { return write("once")(ctx, tx, m) })
 			ok = ok && err == nil
 		}
-		for _, o := range db.Batch(ctx, "batch", msgs, func(ctx context.Context, tx pgx.Tx, fresh []Message) error {
+		for _, o := range db.Batch(ctx, "batch", msgs, func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error {
 			for _, m := range fresh {
 				if err := write("batch")(ctx, tx, m); err != nil {
 					return err

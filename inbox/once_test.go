@@ -1,7 +1,8 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/walpost/walpost/inbox"
 )
 
 var errHandler = errors.New("the handler says no")
@@ -21,7 +25,7 @@ func TestEveryFormOfOnceHasOneEffect(t *testing.T) {
 	p := newPlace(t, "")
 	type once func(ctx context.Context, id string, fn func(exec func(string, ...any) error) error) (bool, error)
 	pgxOnce := func(ctx context.Context, id string, fn func(func(string, ...any) error) error) (bool, error) {
-		return Pgx(p.pool).Once(ctx, "pgx", event(id), func(ctx context.Context, tx pgx.Tx) error {
+		return inbox.Pgx(p.pool).Once(ctx, "pgx", event(id), func(ctx context.Context, tx pgx.Tx) error {
 			return fn(func(sql string, args ...any) error { _, err := tx.Exec(ctx, sql, args...); return err })
 		})
 	}
@@ -34,7 +38,7 @@ func TestEveryFormOfOnceHasOneEffect(t *testing.T) {
 				return false, err
 			}
 			defer func() { _ = tx.Rollback() }()
-			fresh, err = Once(ctx, tx, "sql "+driver, event(id), func(ctx context.Context) error {
+			fresh, err = inbox.Once(ctx, tx, "sql "+driver, event(id), func(ctx context.Context) error {
 				return fn(func(sql string, args ...any) error { _, err := tx.ExecContext(ctx, sql, args...); return err })
 			})
 			if err != nil {
@@ -86,10 +90,10 @@ func TestOnceRefusesWhatIsNoTransaction(t *testing.T) {
 	}
 	defer conn.Close()
 	for _, handle := range []any{p.pool, p.openSQL("pgx"), conn, 7} {
-		if fresh, err := Once(t.Context(), handle, "c", event("a"), nil); fresh || err == nil {
+		if fresh, err := inbox.Once(t.Context(), handle, "c", event("a"), nil); fresh || err == nil {
 			t.Errorf("Once on %T: %t, %v", handle, fresh, err)
 		}
-		if n, err := Store(t.Context(), handle, "c", event("a")); n != 0 || err == nil {
+		if n, err := inbox.Store(t.Context(), handle, "c", event("a")); n != 0 || err == nil {
 			t.Errorf("Store on %T: %d, %v", handle, n, err)
 		}
 	}
@@ -104,7 +108,7 @@ func TestASecondDeliveryWaitsForTheFirst(t *testing.T) {
 			t.Run(fmt.Sprint(level, commits), func(t *testing.T) {
 				id := fmt.Sprint(level, commits)
 				first, second := p.begin(level), p.begin(level)
-				if fresh, err := Once(t.Context(), first, "c", event(id), func(ctx context.Context) error { return effect(ctx, first, id, "first") }); !fresh || err != nil {
+				if fresh, err := inbox.Once(t.Context(), first, "c", event(id), func(ctx context.Context) error { return effect(ctx, first, id, "first") }); !fresh || err != nil {
 					t.Fatal(fresh, err)
 				}
 				var fresh bool
@@ -112,7 +116,7 @@ func TestASecondDeliveryWaitsForTheFirst(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					fresh, err = Once(t.Context(), second, "c", event(id), func(ctx context.Context) error { return effect(ctx, second, id, "second") })
+					fresh, err = inbox.Once(t.Context(), second, "c", event(id), func(ctx context.Context) error { return effect(ctx, second, id, "second") })
 				}()
 				p.untilBlocked(1)
 				end := first.Rollback
@@ -140,7 +144,7 @@ func TestASecondDeliveryWaitsForTheFirst(t *testing.T) {
 					t.Error(err)
 				}
 				again := p.begin(level) // the caller's retry
-				if fresh, err := Once(t.Context(), again, "c", event(id), nil); fresh || err != nil {
+				if fresh, err := inbox.Once(t.Context(), again, "c", event(id), nil); fresh || err != nil {
 					t.Errorf("the retry: %t, %v", fresh, err)
 				}
 				p.expect("1", "SELECT count(*) FROM effects WHERE id = $1", id)
@@ -164,7 +168,7 @@ func TestAFailedHandlerCannotBeCommitted(t *testing.T) {
 						t.Errorf("recovered %v", v)
 					}
 				}()
-				_, err := Once(ctx, tx, "c", event("a"), func(ctx context.Context) error {
+				_, err := inbox.Once(ctx, tx, "c", event("a"), func(ctx context.Context) error {
 					cancel() // must not spare the transaction
 					return fail(ctx)
 				})
@@ -189,7 +193,7 @@ func TestASavepointTakesTheMarkBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fresh, err := Once(t.Context(), sub, "c", event("a"), func(ctx context.Context) error { return errors.Join(effect(ctx, sub, "a", ""), fail) })
+		fresh, err := inbox.Once(t.Context(), sub, "c", event("a"), func(ctx context.Context) error { return errors.Join(effect(ctx, sub, "a", ""), fail) })
 		if fresh != want || !errors.Is(err, fail) {
 			t.Errorf("%t, %v", fresh, err)
 		}
@@ -212,9 +216,9 @@ func TestASavepointTakesTheMarkBack(t *testing.T) {
 
 func TestRunReturnsAPanicAndTheFailureOfTheCommit(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
-	var handler *HandlerError
-	var panicked *PanicError
+	db := inbox.Pgx(p.pool)
+	var handler *inbox.HandlerError
+	var panicked *inbox.PanicError
 	fresh, err := db.Once(t.Context(), "c", event("a"), func(context.Context, pgx.Tx) error { panic("no") })
 	if fresh || !errors.As(err, &handler) || !errors.As(err, &panicked) || panicked.Value != "no" || !strings.Contains(string(panicked.Stack), "once_test.go") {
 		t.Errorf("a panic gives %t, %v", fresh, err)
@@ -252,41 +256,54 @@ func TestABatchGetsTheNewEventsInTheirOrder(t *testing.T) {
 		{[]string{"a", "x"}, nil},
 		{nil, nil},
 	} {
-		check := func(form string, got []int) {
-			if !slices.Equal(got, c.fresh) {
-				t.Errorf("%s: batch %d has the new events %v, want %v", form, i, got, c.fresh)
+		msgs := make([]inbox.Message, len(c.ids))
+		for i, id := range c.ids {
+			msgs[i] = event(id)
+		}
+		check := func(form string, got []inbox.Outcome) {
+			var fresh []int
+			for i, out := range got {
+				if out.Err != nil {
+					t.Errorf("%s: %v", form, out.Err)
+				}
+				if out.Fresh {
+					fresh = append(fresh, i)
+				}
+			}
+			if !slices.Equal(fresh, c.fresh) {
+				t.Errorf("%s: batch %d has the new events %v, want %v", form, i, fresh, c.fresh)
 			}
 		}
-		tx := p.begin(pgx.ReadCommitted)
-		got, err := markBatch(t.Context(), tx, "c", c.ids...)
-		if err = errors.Join(err, tx.Commit(t.Context())); err != nil {
-			t.Fatal(err)
+		var given []string
+		check("pgx", inbox.Pgx(p.pool).Batch(t.Context(), "c", msgs, func(_ context.Context, _ pgx.Tx, fresh []inbox.Message) error {
+			for _, m := range fresh {
+				given = append(given, m.ID)
+			}
+			return nil
+		}))
+		var want []string
+		for _, i := range c.fresh {
+			want = append(want, c.ids[i])
 		}
-		check("pgx", got)
-		std, err := sqlDB.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
+		if !slices.Equal(given, want) {
+			t.Errorf("batch %d gave %q to the handler, want %q", i, given, want)
 		}
-		got, err = markBatch(t.Context(), std, "sql", c.ids...)
-		if err = errors.Join(err, std.Commit()); err != nil {
-			t.Fatal(err)
-		}
-		check("lib/pq", got)
+		check("lib/pq", inbox.SQL(sqlDB).Batch(t.Context(), "sql", msgs, func(context.Context, *sql.Tx, []inbox.Message) error { return nil }))
 	}
 }
 
 func TestABadEventDoesNotTakeItsBatchWithIt(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
-	msg := func(id, key string) Message {
-		m := Message{ID: id, Topic: "t"}
+	db := inbox.Pgx(p.pool)
+	msg := func(id, key string) inbox.Message {
+		m := inbox.Message{ID: id, Topic: "t"}
 		if key != "" {
 			m.Key = []byte(key)
 		}
 		return m
 	}
 	bad, calls := "bad", 0
-	fn := func(ctx context.Context, tx pgx.Tx, fresh []Message) error {
+	fn := func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error {
 		calls++
 		for _, m := range fresh {
 			if err := effect(ctx, tx, m.ID, ""); err != nil {
@@ -298,23 +315,23 @@ func TestABadEventDoesNotTakeItsBatchWithIt(t *testing.T) {
 		}
 		return nil
 	}
-	if out := db.Batch(t.Context(), "c", []Message{msg("seen", "k")}, fn); !out[0].Fresh || out[0].Err != nil || calls != 1 {
+	if out := db.Batch(t.Context(), "c", []inbox.Message{msg("seen", "k")}, fn); !out[0].Fresh || out[0].Err != nil || calls != 1 {
 		t.Fatal(out, calls)
 	}
-	batch := []Message{
+	batch := []inbox.Message{
 		msg("a1", "a"), msg("seen", "k"), msg("bad", "b"), msg("a2", "a"), msg("b2", "b"),
 		msg("", "d"), msg("d2", "d"), msg("free1", ""), msg("a1", "a"),
 	}
-	describe := func(out []Outcome) (s []string) {
-		var id *IDError
-		var handler *HandlerError
+	describe := func(out []inbox.Outcome) (s []string) {
+		var id *inbox.IDError
+		var handler *inbox.HandlerError
 		for _, o := range out {
 			switch {
 			case errors.As(o.Err, &id):
 				s = append(s, "id")
 			case errors.As(o.Err, &handler):
 				s = append(s, "handler")
-			case errors.Is(o.Err, ErrEarlierFailed):
+			case errors.Is(o.Err, inbox.ErrEarlierFailed):
 				s = append(s, "earlier")
 			case o.Err != nil:
 				s = append(s, o.Err.Error())
@@ -336,56 +353,77 @@ func TestABadEventDoesNotTakeItsBatchWithIt(t *testing.T) {
 	}
 	p.expect("seen a1 a2 free1 bad b2", "SELECT string_agg(id, ' ' ORDER BY n) FROM effects")
 	bad = "j1"
-	batch = []Message{msg("k1", "k"), msg("j1", "j"), msg("", "k"), msg("k3", "k")}
+	batch = []inbox.Message{msg("k1", "k"), msg("j1", "j"), msg("", "k"), msg("k3", "k")}
 	if got := strings.Join(describe(db.Batch(t.Context(), "c", batch, fn)), " "); got != "fresh handler id earlier" {
 		t.Errorf("a message without an id behind a good one gives %s", got)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	calls = 0
-	out := db.Batch(ctx, "c", []Message{msg("x", "x"), msg("y", "x"), msg("z", "z")}, func(ctx context.Context, tx pgx.Tx, fresh []Message) error {
+	out := db.Batch(ctx, "c", []inbox.Message{msg("x", "x"), msg("y", "x"), msg("z", "z")}, func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error {
 		calls++
 		cancel()
 		return fn(ctx, tx, fresh)
 	})
-	var handler *HandlerError
+	var handler *inbox.HandlerError
 	if calls != 2 || !errors.Is(out[0].Err, context.Canceled) || errors.As(out[0].Err, &handler) || !errors.Is(out[2].Err, context.Canceled) {
 		t.Errorf("when the context ends: %v after %d calls", describe(out), calls)
 	}
 }
 
+// countedPool counts the transactions. The first one is first, if it is set.
+type countedPool struct {
+	*pgxpool.Pool
+	first pgx.Tx
+	begun atomic.Int32
+}
+
+func (p *countedPool) Begin(ctx context.Context) (pgx.Tx, error) {
+	if n := p.begun.Add(1); n == 1 && p.first != nil {
+		return p.first, nil
+	}
+	return p.Pool.Begin(ctx)
+}
+
+// Batch repeats a transaction after a deadlock, so each one that is not the first shows one.
 func TestBatchesInDifferentOrderDoNotDeadlock(t *testing.T) {
 	p := newPlace(t, "")
-	var ids []string
+	var events []inbox.Message
 	for i := range 200 {
-		ids = append(ids, fmt.Sprint("event ", i))
+		events = append(events, event(fmt.Sprint("event ", i)))
 	}
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 5 {
-				mixed := slices.Clone(ids)
+	pool := &countedPool{Pool: p.pool}
+	for round := range 5 {
+		consumer, fresh := fmt.Sprint("c", round), atomic.Int32{}
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				mixed := slices.Clone(events)
 				rand.Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
-				_, err := Pgx(p.pool).in(t.Context(), func(tx *transaction[pgx.Tx]) error {
-					_, err := markBatch(t.Context(), tx.own, "c", mixed...)
-					if err == nil {
-						err = errHandler // roll back, so that the next batch has to work too
+				for _, out := range inbox.Pgx(pool).Batch(t.Context(), consumer, mixed, nothingMany) {
+					if out.Fresh {
+						fresh.Add(1)
 					}
-					return err
-				})
-				if !errors.Is(err, errHandler) {
-					t.Error(err)
+					if out.Err != nil {
+						t.Error(out.Err)
+					}
 				}
-			}
-		})
+			})
+		}
+		wg.Wait()
+		if n := fresh.Load(); n != int32(len(events)) {
+			t.Errorf("%d effects of %d events", n, len(events))
+		}
 	}
-	wg.Wait()
+	if n := pool.begun.Load(); n != 5*8 {
+		t.Errorf("%d batches took %d transactions", 5*8, n)
+	}
 }
 
 func TestADatabaseWithoutACurrentGenerationIsNoDuplicate(t *testing.T) {
 	p := newPlace(t, "")
 	p.exec("UPDATE inbox_generations SET ended_at = now()")
-	if fresh, err := Pgx(p.pool).Once(t.Context(), "c", event("a"), nil); fresh || sqlState(err) != "23514" && sqlState(err) != "23502" {
+	if fresh, err := inbox.Pgx(p.pool).Once(t.Context(), "c", event("a"), nil); fresh || sqlState(err) != "23514" && sqlState(err) != "23502" {
 		t.Errorf("%t, %v", fresh, err)
 	}
 }
@@ -397,18 +435,18 @@ func TestBadIDsAreRefusedBeforeTheDatabase(t *testing.T) {
 		consumer, id string
 		name         bool // the consumer's name is wrong, which is not the message's fault
 	}{{"", "a", true}, {"c", "", false}, {"c", "a\x00", false}, {"c\xff", "a", true}} {
-		_, once := Once(t.Context(), tx, c.consumer, event(c.id), nil)
-		_, stored := Store(t.Context(), tx, c.consumer, event(c.id))
+		_, once := inbox.Once(t.Context(), tx, c.consumer, event(c.id), nil)
+		_, stored := inbox.Store(t.Context(), tx, c.consumer, event(c.id))
 		for form, err := range map[string]error{
 			"once": once, "store": stored,
-			"batch": Pgx(p.pool).Batch(t.Context(), c.consumer, []Message{event(c.id)}, nothingMany)[0].Err,
+			"batch": inbox.Pgx(p.pool).Batch(t.Context(), c.consumer, []inbox.Message{event(c.id)}, nothingMany)[0].Err,
 		} {
-			if errors.As(err, new(*NameError)) != c.name || errors.As(err, new(*IDError)) == c.name {
+			if errors.As(err, new(*inbox.NameError)) != c.name || errors.As(err, new(*inbox.IDError)) == c.name {
 				t.Errorf("%s %+v: %T %v", form, c, err, err)
 			}
 		}
 	}
-	if fresh, err := Once(t.Context(), tx, strings.Repeat("c", maxID), Message{ID: strings.Repeat("é", maxID/2), Scope: strings.Repeat("s", maxScope)}, func(context.Context) error { return nil }); !fresh || err != nil {
+	if fresh, err := inbox.Once(t.Context(), tx, strings.Repeat("c", 1024), inbox.Message{ID: strings.Repeat("é", 512), Scope: strings.Repeat("s", 255)}, func(context.Context) error { return nil }); !fresh || err != nil {
 		t.Errorf("the transaction of refused events: %t, %v", fresh, err)
 	}
 }
@@ -431,15 +469,15 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			done, err := Pgx(p.pool).Retain(ctx, Retention{Keep: time.Hour, Generation: time.Second, LockWait: 50 * time.Millisecond})
-			var busy *BusyError
+			done, err := inbox.Pgx(p.pool).Retain(ctx, inbox.Retention{Keep: time.Hour, Generation: time.Second, LockWait: 50 * time.Millisecond})
+			var busy *inbox.BusyError
 			if err != nil && !errors.As(err, &busy) && sqlState(err) != "40001" && ctx.Err() == nil {
 				t.Error(err)
 			}
 			if done.Began > 0 {
 				turns.Add(1)
 			}
-			pause(ctx, 20*time.Millisecond)
+			time.Sleep(20 * time.Millisecond)
 		}
 	}()
 	levels := []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
@@ -455,8 +493,8 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 						if _, err := tx.Exec(ctx, "SELECT count(*) FROM effects"); err != nil {
 							return err
 						}
-						pause(ctx, 2*time.Millisecond)
-						_, err := Once(ctx, tx, "c", event(id), func(ctx context.Context) error { return effect(ctx, tx, id, "") })
+						time.Sleep(rand.N(4 * time.Millisecond))
+						_, err := inbox.Once(ctx, tx, "c", event(id), func(ctx context.Context) error { return effect(ctx, tx, id, "") })
 						return err
 					})
 					if state := sqlState(err); state != "40001" && state != "40P01" {
@@ -489,33 +527,35 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 // Two topics number their events, and a third one has the events of the first under a new name.
 func TestTheSameIDInAnotherScopeIsAnotherEvent(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
-	orders, customers := Message{ID: "17", Topic: "orders"}, Message{ID: "17", Topic: "customers"}
-	renamed := Message{ID: "17", Topic: "orders_v2", Scope: "orders"}
-	for form, deliver := range map[string]func(consumer string, m Message) (fresh bool, err error){
-		"once": func(consumer string, m Message) (bool, error) { return db.Once(t.Context(), consumer, m, nothing) },
-		"batch": func(consumer string, m Message) (bool, error) {
-			out := db.Batch(t.Context(), consumer, []Message{m, m}, nothingMany)
+	db := inbox.Pgx(p.pool)
+	orders, customers := inbox.Message{ID: "17", Topic: "orders"}, inbox.Message{ID: "17", Topic: "customers"}
+	renamed := inbox.Message{ID: "17", Topic: "orders_v2", Scope: "orders"}
+	for form, deliver := range map[string]func(consumer string, m inbox.Message) (fresh bool, err error){
+		"once": func(consumer string, m inbox.Message) (bool, error) {
+			return db.Once(t.Context(), consumer, m, nothing)
+		},
+		"batch": func(consumer string, m inbox.Message) (bool, error) {
+			out := db.Batch(t.Context(), consumer, []inbox.Message{m, m}, nothingMany)
 			return out[0].Fresh, errors.Join(out[0].Err, out[1].Err)
 		},
-		"store": func(consumer string, m Message) (bool, error) {
+		"store": func(consumer string, m inbox.Message) (bool, error) {
 			n, err := db.Store(t.Context(), consumer, m, m)
 			return n == 1, err
 		},
 	} {
 		for i, c := range []struct {
-			m    Message
+			m    inbox.Message
 			want bool
 		}{{orders, true}, {customers, true}, {renamed, false}, {orders, false}, {customers, false}} {
 			if fresh, err := deliver(form, c.m); fresh != c.want || err != nil {
 				t.Errorf("%s, delivery %d: %t, %v, want %t", form, i, fresh, err, c.want)
 			}
 		}
-		if _, err := deliver(form, Message{ID: "17"}); !errors.As(err, new(*IDError)) {
+		if _, err := deliver(form, inbox.Message{ID: "17"}); !errors.As(err, new(*inbox.IDError)) {
 			t.Errorf("%s without a scope: %v", form, err)
 		}
 	}
-	if out := db.Batch(t.Context(), "both", []Message{orders, customers, renamed}, nothingMany); !out[0].Fresh || !out[1].Fresh || out[2].Fresh {
+	if out := db.Batch(t.Context(), "both", []inbox.Message{orders, customers, renamed}, nothingMany); !out[0].Fresh || !out[1].Fresh || out[2].Fresh {
 		t.Errorf("one batch with both: %+v", out)
 	}
 	p.exec("UPDATE inbox_messages SET state = 'dead'")

@@ -1,10 +1,12 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
 
-	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -35,7 +37,7 @@ func newPlace(t *testing.T, version string) *place {
 	t.Helper()
 	pg := testenv.Postgres(t, version)
 	dsn := pg.Database(t)
-	pg.Exec(t, dsn, DDL, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
+	pg.Exec(t, dsn, inbox.DDL, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
 	p := &place{T: t, dsn: dsn}
 	p.pool = open(t, dsn, 40)
 	return p
@@ -124,26 +126,45 @@ func effect(ctx context.Context, tx pgx.Tx, id, note string) error {
 }
 
 // event is a message of the topic t.
-func event(id string) Message { return Message{ID: id, Topic: "t"} }
+func event(id string) inbox.Message { return inbox.Message{ID: id, Topic: "t"} }
 
-// markBatch marks events as Batch does.
-func markBatch(ctx context.Context, handle any, consumer string, ids ...string) ([]int, error) {
-	c, err := anytx.Of(ctx, handle)
-	if err != nil {
-		return nil, err
+// sqlState is the code of an error of Postgres, or "".
+func sqlState(err error) string {
+	var server interface{ SQLState() string }
+	if errors.As(err, &server) {
+		return server.SQLState()
 	}
-	msgs := make([]Message, len(ids))
-	for i, id := range ids {
-		msgs[i] = event(id)
+	return ""
+}
+
+// isEnded reports that a handler ended its transaction.
+func isEnded(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "the handler ends its transaction")
+}
+
+// handleMessages runs a worker until its handler has been called n times.
+func handleMessages[T any](t testing.TB, w inbox.Worker[T], n int) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	inner := w.Handle
+	w.Poll = time.Millisecond
+	w.Handle = func(ctx context.Context, tx T, m inbox.Message) error {
+		if n--; n == 0 {
+			stop()
+		}
+		return inner(ctx, tx, m)
 	}
-	return markAll(ctx, c, consumer, msgs)
+	if err := w.Run(ctx); err != nil || n != 0 {
+		t.Fatalf("%d messages are missing: %v", n, err)
+	}
 }
 
 // turn ends the current generation.
-func (p *place) turn() Retained {
+func (p *place) turn() inbox.Retained {
 	p.Helper()
 	p.exec("UPDATE inbox_generations SET started_at = started_at - interval '2 hours', ended_at = ended_at - interval '2 hours'")
-	done, err := Pgx(p.pool).Retain(p.Context(), Retention{Keep: 7 * time.Hour, Generation: time.Hour})
+	done, err := inbox.Pgx(p.pool).Retain(p.Context(), inbox.Retention{Keep: 7 * time.Hour, Generation: time.Hour})
 	if err != nil || done.Began == 0 {
 		p.Fatalf("Retain did %+v, %v", done, err)
 	}

@@ -1,4 +1,4 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
@@ -10,15 +10,17 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/inbox"
 )
 
 func nothing(context.Context, pgx.Tx) error { return nil }
 
-func nothingMany(context.Context, pgx.Tx, []Message) error { return nil }
+func nothingMany(context.Context, pgx.Tx, []inbox.Message) error { return nil }
 
 func TestEventsAreRememberedForTheirTimeAndDroppedWithTheirGeneration(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	deliver := func(id string, want bool) {
 		t.Helper()
 		if fresh, err := db.Once(t.Context(), "c", event(id), nothing); fresh != want || err != nil {
@@ -26,7 +28,7 @@ func TestEventsAreRememberedForTheirTimeAndDroppedWithTheirGeneration(t *testing
 		}
 	}
 	deliver("a", true)
-	if done, err := db.Retain(t.Context(), Retention{Keep: 7 * time.Hour}); err != nil || done.Began != 0 || done.Dropped != nil {
+	if done, err := db.Retain(t.Context(), inbox.Retention{Keep: 7 * time.Hour}); err != nil || done.Began != 0 || done.Dropped != nil {
 		t.Errorf("a young generation: %+v, %v", done, err)
 	}
 	for range 4 { // the first ended 6 hours ago in the end, and 7 are to be kept
@@ -46,11 +48,11 @@ func TestEventsAreRememberedForTheirTimeAndDroppedWithTheirGeneration(t *testing
 // Two services share the tables. The one that keeps less does not forget the other's events.
 func TestTheGreatestKeepOfAllCallersHolds(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	if fresh, err := db.Once(t.Context(), "c", event("a"), nothing); !fresh || err != nil {
 		t.Fatal(fresh, err)
 	}
-	if _, err := db.Retain(t.Context(), Retention{Keep: 40 * time.Hour}); err != nil {
+	if _, err := db.Retain(t.Context(), inbox.Retention{Keep: 40 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 { // turn keeps 7 hours
@@ -82,20 +84,21 @@ func TestAnOldSnapshotCannotMissAMarkOfAnEndedGeneration(t *testing.T) {
 			if after {
 				p.turn()
 			}
-			if fresh, err := Pgx(p.pool).Once(t.Context(), "c", event(id), nothing); !fresh || err != nil {
+			if fresh, err := inbox.Pgx(p.pool).Once(t.Context(), "c", event(id), nothing); !fresh || err != nil {
 				t.Fatal(fresh, err)
 			}
 			if !after {
 				p.turn()
 			}
-			var err error
 			if strings.HasPrefix(form, "single") {
-				_, err = Once(t.Context(), old, "c", event(id), func(context.Context) error { return nil })
-			} else {
-				_, err = markBatch(t.Context(), old, "c", id)
-			}
-			if sqlState(err) != "40001" {
-				t.Errorf("%s, %s: %v, want 40001", level, form, err)
+				if _, err := inbox.Once(t.Context(), old, "c", event(id), func(context.Context) error { return nil }); sqlState(err) != "40001" {
+					t.Errorf("%s, %s: %v, want 40001", level, form, err)
+				}
+			} else { // the second transaction has a new snapshot
+				pool := &countedPool{Pool: p.pool, first: old}
+				if out := inbox.Pgx(pool).Batch(t.Context(), "c", []inbox.Message{event(id)}, nothingMany)[0]; out.Fresh || out.Err != nil || pool.begun.Load() != 2 {
+					t.Errorf("%s, %s: %+v after %d transactions", level, form, out, pool.begun.Load())
+				}
 			}
 			_ = old.Rollback(t.Context())
 		}
@@ -106,14 +109,14 @@ func TestAnOldSnapshotCannotMissAMarkOfAnEndedGeneration(t *testing.T) {
 // Retain waits must find the mark, although it then marks into the next generation.
 func TestAGenerationEndsAfterTheTransactionsThatMarkedInIt(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	first := p.begin(pgx.ReadCommitted)
-	if fresh, err := Once(t.Context(), first, "c", event("a"), func(context.Context) error { return nil }); !fresh || err != nil {
+	if fresh, err := inbox.Once(t.Context(), first, "c", event("a"), func(context.Context) error { return nil }); !fresh || err != nil {
 		t.Fatal(fresh, err)
 	}
 	p.exec("UPDATE inbox_generations SET started_at = now() - interval '5 days'")
-	var busy *BusyError
-	if _, err := db.Retain(t.Context(), Retention{LockWait: 10 * time.Millisecond}); !errors.As(err, &busy) {
+	var busy *inbox.BusyError
+	if _, err := db.Retain(t.Context(), inbox.Retention{LockWait: 10 * time.Millisecond}); !errors.As(err, &busy) {
 		t.Fatalf("Retain beside an open transaction: %v", err)
 	}
 	p.exec("UPDATE inbox_retention SET retry_at = '-infinity'")
@@ -124,7 +127,7 @@ func TestAGenerationEndsAfterTheTransactionsThatMarkedInIt(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if done, err := db.Retain(t.Context(), Retention{LockWait: time.Minute}); err != nil || done.Began != 2 {
+		if done, err := db.Retain(t.Context(), inbox.Retention{LockWait: time.Minute}); err != nil || done.Began != 2 {
 			t.Errorf("Retain did %+v, %v", done, err)
 		}
 	})
@@ -152,7 +155,7 @@ func TestConcurrentRetentionEndsAGenerationOnce(t *testing.T) {
 	began := 0
 	for range 8 {
 		wg.Go(func() {
-			done, err := Pgx(pool).Retain(t.Context(), Retention{LockWait: time.Minute})
+			done, err := inbox.Pgx(pool).Retain(t.Context(), inbox.Retention{LockWait: time.Minute})
 			if err != nil {
 				t.Error(err)
 			}
@@ -172,7 +175,7 @@ func TestConcurrentRetentionEndsAGenerationOnce(t *testing.T) {
 // which holds up all marks, and then all of them leave the table alone for a while.
 func TestCallersOfRetainShareTheirPause(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	reader := p.begin(pgx.ReadCommitted)
 	if _, err := reader.Exec(t.Context(), "SELECT count(*) FROM inbox_processed"); err != nil {
 		t.Fatal(err)
@@ -181,8 +184,8 @@ func TestCallersOfRetainShareTheirPause(t *testing.T) {
 	var mu sync.Mutex
 	busy := 0
 	retain := func() {
-		done, err := db.Retain(t.Context(), Retention{})
-		if done.Began != 0 || err != nil && !errors.As(err, new(*BusyError)) {
+		done, err := db.Retain(t.Context(), inbox.Retention{})
+		if done.Began != 0 || err != nil && !errors.As(err, new(*inbox.BusyError)) {
 			t.Errorf("Retain beside a reader: %+v, %v", done, err)
 		}
 		mu.Lock()
@@ -207,7 +210,7 @@ func TestCallersOfRetainShareTheirPause(t *testing.T) {
 	if err := reader.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := db.Retain(t.Context(), Retention{}); done.Began != 2 || err != nil {
+	if done, err := db.Retain(t.Context(), inbox.Retention{}); done.Began != 2 || err != nil {
 		t.Errorf("after the reader: %+v, %v", done, err)
 	}
 	p.expect("0 -infinity", "SELECT concat_ws(' ', failures, retry_at) FROM inbox_retention")

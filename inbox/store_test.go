@@ -1,4 +1,4 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
@@ -12,21 +12,23 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/inbox"
 )
 
-func keyed(key string, ids ...string) (msgs []Message) {
+func keyed(key string, ids ...string) (msgs []inbox.Message) {
 	for _, id := range ids {
-		msgs = append(msgs, Message{ID: id, Topic: "t", Key: []byte(key)})
+		msgs = append(msgs, inbox.Message{ID: id, Topic: "t", Key: []byte(key)})
 	}
 	return msgs
 }
 
 // work runs a worker until the backlog has so many pending messages.
-func (p *place) work(w *Worker[pgx.Tx], pending int64) {
+func (p *place) work(w *inbox.Worker[pgx.Tx], pending int64) {
 	p.Helper()
 	ctx, stop := context.WithCancel(p.Context())
 	defer stop()
-	w.DB, w.Consumer, w.Poll = Pgx(p.pool), "c", time.Millisecond
+	w.DB, w.Consumer, w.Poll = inbox.Pgx(p.pool), "c", time.Millisecond
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
 	p.until(fmt.Sprintf("%d messages are pending", pending), func() bool {
@@ -41,39 +43,34 @@ func (p *place) work(w *Worker[pgx.Tx], pending int64) {
 
 func TestAStoredMessageIsHandledAsItWasDelivered(t *testing.T) {
 	p := newPlace(t, "")
-	sent := []Message{
+	sent := []inbox.Message{
 		{
 			ID: "b", Topic: "t", Partition: 3, Offset: 1 << 40, Key: []byte{0, 255}, Value: []byte("v\x00\xff"),
-			Headers: []Header{{"h", []byte{1}}, {"h", nil}}, Time: time.UnixMilli(1700000000123).UTC(),
+			Headers: []inbox.Header{{"h", []byte{1}}, {"h", nil}}, Time: time.UnixMilli(1700000000123).UTC(),
 		},
 		{ID: "a", Topic: "t", Key: []byte{}, Time: time.UnixMilli(1).UTC()},
 		{ID: "c", Topic: "t", Value: []byte{}, Time: time.UnixMilli(1).UTC()},
 	}
 	for i := range 2 {
-		if n, err := Pgx(p.pool).Store(t.Context(), "c", append(slices.Clone(sent), sent...)...); err != nil || n != int64(3-3*i) {
+		if n, err := inbox.Pgx(p.pool).Store(t.Context(), "c", append(slices.Clone(sent), sent...)...); err != nil || n != int64(3-3*i) {
 			t.Errorf("stored %d, %v", n, err)
 		}
 		p.turn()
 	}
 	for _, driver := range []string{"pgx", "postgres"} { // the row is remembered although its mark is gone
 		p.exec("TRUNCATE inbox_processed")
-		db := SQL(p.openSQL(driver))
+		db := inbox.SQL(p.openSQL(driver))
 		if n, err := db.Store(t.Context(), "c", sent...); n != 0 || err != nil {
 			t.Errorf("%s stored %d, %v", driver, n, err)
 		}
-		var got []Message
-		w := Worker[*sql.Tx]{DB: db, Consumer: "c", Handle: func(_ context.Context, _ *sql.Tx, m Message) error {
+		var got []inbox.Message
+		w := inbox.Worker[*sql.Tx]{DB: db, Consumer: "c", Handle: func(_ context.Context, _ *sql.Tx, m inbox.Message) error {
 			m.Time = m.Time.UTC()
 			got = append(got, m)
 			return nil
 		}}
-		lane := []byte{}
-		for range sent {
-			if found, err := w.one(t.Context(), &lane); found == nil || err != nil {
-				t.Fatal(found, err)
-			}
-		}
-		slices.SortFunc(got, func(a, b Message) int {
+		handleMessages(t, w, len(sent))
+		slices.SortFunc(got, func(a, b inbox.Message) int {
 			return slices.Index([]string{"b", "a", "c"}, a.ID) - slices.Index([]string{"b", "a", "c"}, b.ID)
 		})
 		if !reflect.DeepEqual(got, sent) {
@@ -81,7 +78,7 @@ func TestAStoredMessageIsHandledAsItWasDelivered(t *testing.T) {
 		}
 		p.exec("UPDATE inbox_messages SET state = 'pending'")
 	}
-	if _, err := Pgx(p.pool).Store(t.Context(), "c", Message{Topic: "t"}); !errors.As(err, new(*IDError)) {
+	if _, err := inbox.Pgx(p.pool).Store(t.Context(), "c", inbox.Message{Topic: "t"}); !errors.As(err, new(*inbox.IDError)) {
 		t.Errorf("a message without an id: %v", err)
 	}
 }
@@ -89,17 +86,17 @@ func TestAStoredMessageIsHandledAsItWasDelivered(t *testing.T) {
 // The bad message fails, waits, and is dead in the end. Its key waits for it, another does not.
 func TestAFailedMessageHoldsUpItsKeyUntilItIsDead(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	if _, err := db.Store(t.Context(), "c", append(keyed("x", "x1", "x2", "x3"), keyed("y", "y1", "y2")...)...); err != nil {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
 	var handled []string
-	var failures []Failure
+	var failures []inbox.Failure
 	bad := true
-	w := &Worker[pgx.Tx]{
+	w := &inbox.Worker[pgx.Tx]{
 		Concurrency: 4, Attempts: 3, BackoffMin: time.Hour, BackoffMax: time.Hour,
-		Handle: func(ctx context.Context, tx pgx.Tx, m Message) error {
+		Handle: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 			if m.ID == "x1" && bad {
 				_, _ = tx.Exec(ctx, "no SQL") // the transaction fails, which a savepoint repairs
 				panic("bad \x00\xff")
@@ -109,7 +106,7 @@ func TestAFailedMessageHoldsUpItsKeyUntilItIsDead(t *testing.T) {
 			handled = append(handled, m.ID)
 			return effect(ctx, tx, m.ID, "")
 		},
-		Failed: func(f Failure) {
+		Failed: func(f inbox.Failure) {
 			mu.Lock()
 			defer mu.Unlock()
 			failures = append(failures, f)
@@ -135,7 +132,7 @@ func TestAFailedMessageHoldsUpItsKeyUntilItIsDead(t *testing.T) {
 	if !slices.Equal(handled, []string{"y1", "y2", "x2", "x3"}) {
 		t.Errorf("after x1 is dead, %v were handled", handled)
 	}
-	if len(failures) != 3 || failures[0].Attempt != 1 || failures[0].Dead || failures[0].Pause < 30*time.Minute || !failures[2].Dead || !errors.As(failures[2].Err, new(*PanicError)) {
+	if len(failures) != 3 || failures[0].Attempt != 1 || failures[0].Dead || failures[0].Pause < 30*time.Minute || !failures[2].Dead || !errors.As(failures[2].Err, new(*inbox.PanicError)) {
 		t.Errorf("failures: %+v", failures)
 	}
 	if b, err := db.Backlog(t.Context(), "c"); b.Dead != 1 || err != nil {
@@ -153,7 +150,7 @@ func TestAFailedMessageHoldsUpItsKeyUntilItIsDead(t *testing.T) {
 	}
 	p.work(w, 0)
 	p.expect("5", "SELECT count(DISTINCT id) FROM effects")
-	if done, err := db.Retain(t.Context(), Retention{Processed: time.Nanosecond}); done.Messages != 5 || err != nil {
+	if done, err := db.Retain(t.Context(), inbox.Retention{Processed: time.Nanosecond}); done.Messages != 5 || err != nil {
 		t.Errorf("Retain did %+v, %v", done, err)
 	}
 }
@@ -161,36 +158,42 @@ func TestAFailedMessageHoldsUpItsKeyUntilItIsDead(t *testing.T) {
 // The first message of a key is in work in one transaction, so no other worker gets the second.
 func TestAMessageInWorkHoldsUpItsKey(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
-	if _, err := db.Store(t.Context(), "c", append(keyed("x", "x1", "x2"), Message{ID: "f1", Topic: "t"})...); err != nil {
+	db := inbox.Pgx(p.pool)
+	if _, err := db.Store(t.Context(), "c", append(keyed("x", "x1", "x2"), inbox.Message{ID: "f1", Topic: "t"})...); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Store(t.Context(), "c", Message{ID: "f2", Topic: "t"}); err != nil {
+	if _, err := db.Store(t.Context(), "c", inbox.Message{ID: "f2", Topic: "t"}); err != nil {
 		t.Fatal(err)
 	}
-	var inWork []string
-	var nested func(context.Context, pgx.Tx, Message) error
-	one := func() bool {
-		w := Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: nested}
-		lane := []byte{}
-		found, err := w.one(t.Context(), &lane)
-		if err != nil {
-			t.Error(err)
-		}
-		return found != nil
-	}
-	nested = func(_ context.Context, _ pgx.Tx, m Message) error { // take more while this one is in work
-		inWork = append(inWork, m.ID)
-		one()
+	taken, proceed := make(chan string, 4), make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Concurrency: 5, Poll: time.Millisecond, Handle: func(_ context.Context, _ pgx.Tx, m inbox.Message) error {
+		taken <- m.ID
+		<-proceed
 		return nil
-	}
-	one()
+	}}
+	done := make(chan error)
+	go func() { done <- w.Run(ctx) }()
+	inWork := []string{<-taken, <-taken, <-taken}
 	slices.Sort(inWork)
 	if !slices.Equal(inWork, []string{"f1", "f2", "x1"}) {
 		t.Errorf("in work at the same time: %v", inWork)
 	}
-	if !one() || inWork[3] != "x2" || one() {
-		t.Errorf("then %v", inWork[3:])
+	select { // two workers are free, and look each millisecond
+	case id := <-taken:
+		t.Errorf("%s was taken while the message before it was in work", id)
+	case <-time.After(200 * time.Millisecond):
+	}
+	close(proceed)
+	if id := <-taken; id != "x2" {
+		t.Errorf("then %s", id)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if b, err := db.Backlog(t.Context(), "c"); b.Pending != 0 || err != nil {
+		t.Errorf("backlog %+v, %v", b, err)
 	}
 }
 
@@ -198,51 +201,45 @@ func TestAMessageInWorkHoldsUpItsKey(t *testing.T) {
 func TestADeferredConstraintIsAFailedAttempt(t *testing.T) {
 	p := newPlace(t, "")
 	p.exec("CREATE TABLE strict (id int PRIMARY KEY, other int REFERENCES strict DEFERRABLE INITIALLY DEFERRED)")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	if _, err := db.Store(t.Context(), "c", keyed("x", "x1")...); err != nil {
 		t.Fatal(err)
 	}
-	w := Worker[pgx.Tx]{DB: db, Consumer: "c", Attempts: 1, Handle: func(ctx context.Context, tx pgx.Tx, _ Message) error {
+	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Attempts: 1, Handle: func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
 		_, err := tx.Exec(ctx, "INSERT INTO strict VALUES (1, 2)")
 		return err
 	}}
-	lane := []byte{}
-	if found, err := w.one(t.Context(), &lane); found == nil || err != nil {
-		t.Error(found, err)
-	}
+	handleMessages(t, w, 1)
 	p.expect("dead", "SELECT state FROM inbox_messages WHERE attempts = 1")
 }
 
 // Attempts was lowered, and the row has had more attempts before.
 func TestAMessageWithMoreAttemptsThanAllowedIsGivenUp(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	if _, err := db.Store(t.Context(), "c", keyed("x", "x1")...); err != nil {
 		t.Fatal(err)
 	}
-	w := Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: func(context.Context, pgx.Tx, Message) error { return errHandler }}
+	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: func(context.Context, pgx.Tx, inbox.Message) error { return errHandler }}
 	for _, c := range []struct {
 		attempts int
 		state    string
 	}{{0, "pending"}, {3, "dead"}} {
 		p.exec("UPDATE inbox_messages SET attempts = 7, next_attempt_at = now()")
 		w.Attempts = c.attempts
-		lane := []byte{}
-		if found, err := w.one(t.Context(), &lane); found == nil || err != nil {
-			t.Fatal(found, err)
-		}
+		handleMessages(t, w, 1)
 		p.expect(c.state, "SELECT state FROM inbox_messages WHERE attempts = 8")
 	}
 }
 
 func TestARunThatEndsFinishesWhatItHasBegun(t *testing.T) {
 	p := newPlace(t, "")
-	db := Pgx(p.pool)
+	db := inbox.Pgx(p.pool)
 	if _, err := db.Store(t.Context(), "c", keyed("x", "x1", "x2")...); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	w := Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: func(ctx context.Context, tx pgx.Tx, m Message) error {
+	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 		stop()
 		return effect(ctx, tx, m.ID, "")
 	}}

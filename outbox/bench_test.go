@@ -1,4 +1,4 @@
-package outbox
+package outbox_test
 
 import (
 	"encoding/json"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/walpost/walpost/outbox"
 )
 
 // BenchmarkWrite compares Write with the bare INSERT of the same events, side by side. Each turn does
@@ -28,13 +30,13 @@ func BenchmarkWrite(b *testing.B) {
 			}
 			insert := "INSERT INTO public.outbox (id, aggregate_type, aggregate_id, event_type, payload) VALUES " + strings.Join(lines, ", ")
 			h, n := handles[library](b, dsn), 0
-			timed := func(name string, call func(events []Event) error) form {
+			timed := func(name string, call func(events []outbox.Event) error) form {
 				name = strings.NewReplacer(" with ", "-", " ", "-").Replace(fmt.Sprintf("%s/%d", name, events))
 				return form{name, func() error {
 					began := time.Now()
 					for range calls {
 						n++
-						some := make([]Event, events)
+						some := make([]outbox.Event, events)
 						for i := range some {
 							some[i] = placed(fmt.Sprint("order-", n, "-", i))
 						}
@@ -46,17 +48,17 @@ func BenchmarkWrite(b *testing.B) {
 					return nil
 				}}
 			}
-			forms = append(forms, timed(library+"/bare", func(events []Event) error {
+			forms = append(forms, timed(library+"/bare", func(events []outbox.Event) error {
 				var args []any
 				for _, e := range events {
 					payload, err := json.Marshal(e.Payload)
 					if err != nil {
 						return err
 					}
-					args = append(args, NewID(), e.AggregateType, e.AggregateID, e.Type, payload)
+					args = append(args, outbox.NewID(), e.AggregateType, e.AggregateID, e.Type, payload)
 				}
 				return h.execute(b.Context(), insert, args...)
-			}), timed(library+"/Write", func(events []Event) error { return Write(b.Context(), h.tx, events...) }))
+			}), timed(library+"/Write", func(events []outbox.Event) error { return outbox.Write(b.Context(), h.tx, events...) }))
 		}
 	}
 	for turn := 0; b.Loop(); turn++ {

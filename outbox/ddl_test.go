@@ -1,4 +1,4 @@
-package outbox
+package outbox_test
 
 import (
 	"os/exec"
@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/outbox"
 	"github.com/walpost/walpost/replication"
 )
 
@@ -41,7 +42,7 @@ func gooseStatements(t *testing.T, file, direction string) (statements []string)
 // Each form of the migration makes the table that walpost setup makes, and drops it.
 func TestEachMigrationMakesTheTableOfSetup(t *testing.T) {
 	for _, version := range []string{"14", "18"} {
-		for name, opts := range map[string]Options{"plain": {}, "partitioned": {Partitioned: true}} {
+		for name, opts := range map[string]outbox.Options{"plain": {}, "partitioned": {Partitioned: true}} {
 			t.Run(version+" "+name, func(t *testing.T) {
 				t.Parallel()
 				pg, o := testenv.Postgres(t, version), open(t, opts)

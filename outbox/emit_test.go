@@ -1,4 +1,4 @@
-package outbox
+package outbox_test
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/outbox"
 )
 
 // An emitted event is a transactional message in the WAL, with the columns that Write would fill.
@@ -14,8 +15,8 @@ func TestEmitWritesTheColumnsIntoTheWAL(t *testing.T) {
 	dsn := pg.Database(t) // it has no table
 	pg.Exec(t, dsn, "SELECT pg_create_logical_replication_slot('emit_' || current_database(), 'test_decoding')")
 	const id = "0190a000-0000-7000-8000-000000000001"
-	event := func(payload any) Event {
-		return Event{ID: id, AggregateType: "order", AggregateID: "ä\"1", Type: "t", Payload: payload, Headers: map[string]string{"tenant": "a<b"}}
+	event := func(payload any) outbox.Event {
+		return outbox.Event{ID: id, AggregateType: "order", AggregateID: "ä\"1", Type: "t", Payload: payload, Headers: map[string]string{"tenant": "a<b"}}
 	}
 	begin := `{"id":"` + id + `","aggregate_type":"order","aggregate_id":"ä\"1","event_type":"t","payload":`
 	const end = `,"tenant":"a\u003cb","traceparent":null}`
@@ -26,9 +27,9 @@ func TestEmitWritesTheColumnsIntoTheWAL(t *testing.T) {
 			payload any
 			text    string
 		}{
-			{"jsonb", []byte(`{"a" :1.0}`), `{"a" :1.0}`}, {"json", Null, "null"}, {"text", []byte(`{"a" :1}`), `"{\"a\" :1}"`}, {"bytea", []byte{0, 0xff}, `"AP8="`},
+			{"jsonb", []byte(`{"a" :1.0}`), `{"a" :1.0}`}, {"json", outbox.Null, "null"}, {"text", []byte(`{"a" :1}`), `"{\"a\" :1}"`}, {"bytea", []byte{0, 0xff}, `"AP8="`},
 		} {
-			o := open(t, Options{PayloadType: c.typ, Headers: []string{"tenant", "traceparent"}})
+			o := open(t, outbox.Options{PayloadType: c.typ, Headers: []string{"tenant", "traceparent"}})
 			h := handles[library](t, dsn)
 			if err := o.Emit(t.Context(), h.tx, "outbox", event(c.payload)); err != nil {
 				t.Fatal(err)
@@ -40,23 +41,23 @@ func TestEmitWritesTheColumnsIntoTheWAL(t *testing.T) {
 		}
 	}
 	h := handles["pgx"](t, dsn)
-	if err := Emit(t.Context(), h.tx, "outbox", placed("rolled back")); err != nil {
+	if err := outbox.Emit(t.Context(), h.tx, "outbox", placed("rolled back")); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.rollback(); err != nil {
 		t.Fatal(err)
 	}
 	h = handles["pgx"](t, dsn)
-	var bad *EventError
-	if err := Emit(t.Context(), h.tx, "outbox", Event{}); !errors.As(err, &bad) {
+	var bad *outbox.EventError
+	if err := outbox.Emit(t.Context(), h.tx, "outbox", outbox.Event{}); !errors.As(err, &bad) {
 		t.Errorf("an empty event: %v", err)
 	}
 	for _, prefix := range []string{"", "a\nb", strings.Repeat("x", 201), "\xff"} {
-		if err := Emit(t.Context(), h.tx, prefix, placed("1")); err == nil || !strings.Contains(err.Error(), "the prefix must have") {
+		if err := outbox.Emit(t.Context(), h.tx, prefix, placed("1")); err == nil || !strings.Contains(err.Error(), "the prefix must have") {
 			t.Errorf("prefix %q: %v", prefix, err)
 		}
 	}
-	if err := Emit(t.Context(), h.tx, "outbox", placed("2"), placed("3")); err != nil {
+	if err := outbox.Emit(t.Context(), h.tx, "outbox", placed("2"), placed("3")); err != nil {
 		t.Error(err)
 	}
 	if err := h.commit(); err != nil {

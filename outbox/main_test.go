@@ -1,4 +1,4 @@
-package outbox
+package outbox_test
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +17,7 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/outbox"
 )
 
 func TestMain(m *testing.M) {
@@ -26,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // database makes a database with the table of an outbox, and returns its DSN.
-func database(t testing.TB, o *Outbox) (pg *testenv.PG, dsn string) {
+func database(t testing.TB, o *outbox.Outbox) (pg *testenv.PG, dsn string) {
 	t.Helper()
 	pg = testenv.Postgres(t, "")
 	dsn = pg.Database(t)
@@ -35,9 +38,54 @@ func database(t testing.TB, o *Outbox) (pg *testenv.PG, dsn string) {
 	return pg, dsn
 }
 
-func open(t testing.TB, opts Options) *Outbox {
+// standard is the table that walpost setup makes.
+var standard, _ = outbox.New(outbox.Options{})
+
+// fatal is a testing.TB or a *rapid.T.
+type fatal interface {
+	Context() context.Context
+	Fatalf(format string, args ...any)
+	Helper()
+}
+
+// A recorder is a transaction without a server.
+type recorder struct {
+	args []any // of the last statement that has some
+}
+
+func (r *recorder) Exec(_ context.Context, _ string, args ...any) (pgconn.CommandTag, error) {
+	if len(args) > 0 {
+		r.args = args
+	}
+	return pgconn.CommandTag{}, nil
+}
+
+// element returns the element of the array with one element that an argument is the text of, or nil for NULL.
+func (r *recorder) element(t fatal, arg int) []byte {
+	text, _ := r.args[arg].(string)
+	if text == "{NULL}" {
+		return nil
+	}
+	value, quoted := strings.CutPrefix(text, `{"`)
+	if value, quoted = strings.CutSuffix(value, `"}`); !quoted {
+		t.Fatalf("argument %d is %q", arg, text)
+	}
+	return []byte(regexp.MustCompile(`(?s)\\(.)`).ReplaceAllString(value, "$1"))
+}
+
+// payload is what o would write of a payload.
+func payload(t fatal, o *outbox.Outbox, v any) ([]byte, error) {
 	t.Helper()
-	o, err := New(opts)
+	var tx recorder
+	if err := o.Write(t.Context(), &tx, outbox.Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: v}); err != nil {
+		return nil, err
+	}
+	return tx.element(t, 4), nil
+}
+
+func open(t testing.TB, opts outbox.Options) *outbox.Outbox {
+	t.Helper()
+	o, err := outbox.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}

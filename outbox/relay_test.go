@@ -1,4 +1,4 @@
-package outbox
+package outbox_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/outbox"
 	"github.com/walpost/walpost/router"
 )
 
@@ -18,8 +19,8 @@ import (
 func TestWalpostRelaysWhatWriteWrites(t *testing.T) {
 	kafka := testenv.Kafka(t)
 	topic := kafka.Topic(t, 1, nil)
-	store := FileStore(t.TempDir())
-	o := open(t, Options{
+	store := outbox.FileStore(t.TempDir())
+	o := open(t, outbox.Options{
 		Headers: []string{"traceparent"}, MaxPayload: 1000, Store: store,
 		Topic: func(aggregateType string) string { return aggregateType },
 	})
@@ -41,10 +42,10 @@ func TestWalpostRelaysWhatWriteWrites(t *testing.T) {
 	go func() { ended <- relay.Run(ctx) }()
 
 	large := `{"large": "` + strings.Repeat("x", 2000) + `"}`
-	events := []Event{
-		{ID: NewID(), AggregateType: topic, AggregateID: "1", Type: "Placed", Payload: order{"12.50"}, Headers: map[string]string{"traceparent": "00-ab-cd-01"}},
-		{ID: NewID(), AggregateType: topic, AggregateID: "ä", Type: "Large", Payload: []byte(large)},
-		{ID: NewID(), AggregateType: topic, AggregateID: "1", Type: "Removed", Payload: Null},
+	events := []outbox.Event{
+		{ID: outbox.NewID(), AggregateType: topic, AggregateID: "1", Type: "Placed", Payload: order{"12.50"}, Headers: map[string]string{"traceparent": "00-ab-cd-01"}},
+		{ID: outbox.NewID(), AggregateType: topic, AggregateID: "ä", Type: "Large", Payload: []byte(large)},
+		{ID: outbox.NewID(), AggregateType: topic, AggregateID: "1", Type: "Removed", Payload: outbox.Null},
 	}
 	// The relay makes its slot at its start, and events from before the slot are not its own.
 	consumer := kafka.Client(t, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
@@ -73,7 +74,7 @@ func TestWalpostRelaysWhatWriteWrites(t *testing.T) {
 	}
 	for i, want := range []string{`{"total": "12.50"}`, large, ""} {
 		r, e := records[i], events[i]
-		value, err := Fetch(t.Context(), store, r.Value)
+		value, err := outbox.Fetch(t.Context(), store, r.Value)
 		if err != nil || string(r.Key) != e.AggregateID || (r.Value == nil) != (want == "") || string(value) != want {
 			t.Errorf("record %s %q %q, %v", r.Key, r.Value, value, err)
 		}

@@ -1,9 +1,10 @@
-package outbox
+package outbox_test
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,13 +17,16 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/outbox"
 	"github.com/walpost/walpost/router"
 )
 
-// relation is the table of an outbox as the router sees it.
-func (o *Outbox) relation() *cdc.Relation {
-	rel := &cdc.Relation{Schema: o.table.Name.Schema, Name: o.table.Name.Name, ReplicaIdentity: 'd'}
-	for i, c := range o.table.Columns() {
+// relationOf is the table of an outbox as the router sees it.
+func relationOf(opts outbox.Options) *cdc.Relation {
+	table := outboxtable.Table{Payload: opts.PayloadType, Headers: opts.Headers}
+	rel := &cdc.Relation{Schema: "public", Name: "outbox", ReplicaIdentity: 'd'}
+	for i, c := range table.Columns() {
 		rel.Columns = append(rel.Columns, cdc.Column{Name: c.Name, TypeOID: c.OID, TypeMod: -1, NotNull: strings.Contains(c.Definition, "NOT NULL"), Key: i == 0})
 	}
 	return rel
@@ -42,16 +46,18 @@ func texts(t *rapid.T, label string) string {
 func TestTheRouterAcceptsWhatWriteAccepts(t *testing.T) {
 	accepted, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		opts := Options{PayloadType: rapid.SampledFrom([]string{"jsonb", "json", "text", "bytea"}).Draw(t, "type"), Headers: []string{"tenant"}}
+		topic := func(aggregateType string) string { return "outbox.event." + aggregateType }
+		opts := outbox.Options{PayloadType: rapid.SampledFrom([]string{"jsonb", "json", "text", "bytea"}).Draw(t, "type"), Headers: []string{"tenant"}}
 		cfg := router.DefaultConfig()
 		if opts.PayloadType == "bytea" {
 			cfg.Value.Name = "bytes"
 		}
 		if rapid.Bool().Draw(t, "own topics") {
 			cfg.TopicRegex, cfg.TopicReplacement = "(.*)", "$1"
-			opts.Topic = func(aggregateType string) string { return aggregateType }
+			topic = func(aggregateType string) string { return aggregateType }
+			opts.Topic = topic
 		}
-		o, err := New(opts)
+		o, err := outbox.New(opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,11 +66,11 @@ func TestTheRouterAcceptsWhatWriteAccepts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := Event{AggregateType: texts(t, "aggregate type"), AggregateID: texts(t, "aggregate id"), Type: texts(t, "event type")}
+		e := outbox.Event{AggregateType: texts(t, "aggregate type"), AggregateID: texts(t, "aggregate id"), Type: texts(t, "event type")}
 		payload := []byte(rapid.OneOf(rapid.SampledFrom([]string{
 			`{"a": [1, null]}`, `"text"`, `""`, ` "\u00e4\n" `, `null`, `1.0`, `false`, strings.Repeat("[", 9999) + strings.Repeat("]", 9999), ` {} `,
 		}), rapid.String(), rapid.Just("\xff")).Draw(t, "payload"))
-		if e.Payload = Null; rapid.IntRange(0, 4).Draw(t, "null") > 0 {
+		if e.Payload = outbox.Null; rapid.IntRange(0, 4).Draw(t, "null") > 0 {
 			e.Payload = payload
 		} else {
 			payload = nil
@@ -73,12 +79,13 @@ func TestTheRouterAcceptsWhatWriteAccepts(t *testing.T) {
 		if rapid.Bool().Draw(t, "has a header") {
 			e.Headers = map[string]string{"tenant": header}
 		}
-		rows, err := o.rows(t.Context(), []Event{e})
-		id := NewID()
+		var written, sent recorder
+		err = o.Write(t.Context(), &written, e)
+		id := outbox.NewID()
 		if err == nil {
-			id = string(rows[0][0])
+			id = string(written.element(t, 0))
 		}
-		rel := o.relation()
+		rel := relationOf(opts)
 		ev := &cdc.Event{Kind: cdc.Insert, Row: cdc.Row{Relation: rel, Values: make([]cdc.Value, len(rel.Columns))}}
 		set := func(column string, value []byte) { ev.Row.Values[rel.Index(column)].Bytes = value }
 		set("id", []byte(id))
@@ -101,10 +108,14 @@ func TestTheRouterAcceptsWhatWriteAccepts(t *testing.T) {
 		if !routed || problem != nil {
 			t.Fatalf("Write accepts %+v, and the router does not: %v", e, problem)
 		}
-		if rec.Topic != o.opts.Topic(e.AggregateType) || string(rec.Key) != e.AggregateID || string(rec.Value) != string(payload) || (rec.Value == nil) != (payload == nil) {
+		if rec.Topic != topic(e.AggregateType) || string(rec.Key) != e.AggregateID || string(rec.Value) != string(payload) || (rec.Value == nil) != (payload == nil) {
 			t.Fatalf("record %s %q %q of %+v", rec.Topic, rec.Key, rec.Value, e)
 		}
-		message := &cdc.Event{Kind: cdc.Message, Row: cdc.Row{Relation: cdc.Messages("outbox"), Values: []cdc.Value{{Bytes: o.content(rows[0])}}}}
+		e.ID = id
+		if err := o.Emit(t.Context(), &sent, "outbox", e); err != nil {
+			t.Fatal(err)
+		}
+		message := &cdc.Event{Kind: cdc.Message, Row: cdc.Row{Relation: cdc.Messages("outbox"), Values: []cdc.Value{{Bytes: sent.element(t, 1)}}}}
 		var emitted cdc.Record
 		if routed, problem := r.Route(message, &emitted); !routed || problem != nil || fmt.Sprintf("%s %q %q %v %q", emitted.Topic, emitted.Key, emitted.Value, emitted.Value == nil, emitted.Headers) !=
 			fmt.Sprintf("%s %q %q %v %q", rec.Topic, rec.Key, rec.Value, rec.Value == nil, rec.Headers) {
@@ -141,7 +152,7 @@ func TestWriteRefusesTheJSONThatPostgresRefuses(t *testing.T) {
 		if rapid.IntRange(0, 3).Draw(t, "as it is") > 0 {
 			text = `"` + text + `"`
 		}
-		_, err := standard.payload([]byte(text))
+		_, err := payload(t, standard, []byte(text))
 		_, server := conn.Exec(t.Context(), "SELECT $1::jsonb", text)
 		if bad := (*pgconn.PgError)(nil); server != nil && !errors.As(server, &bad) {
 			t.Fatal(server)
@@ -176,13 +187,13 @@ func TestWriteRefusesTheNumbersThatPostgresRefuses(t *testing.T) {
 		"1." + zeros(16384) + "e1": true, "1." + zeros(16384): false, "0e999999": true, "0e-16384": false, "1e99999999999999999999": false,
 		"0e99999999999999999999": false, "0e-99999999999999999999": false, "1e000000000000000000000001": true,
 	} {
-		_, err := standard.payload([]byte(text))
+		_, err := payload(t, standard, []byte(text))
 		_, server := conn.Exec(t.Context(), "SELECT $1::jsonb", text)
 		if (err == nil) != want || (server == nil) != want {
 			t.Errorf("%.60q (%d bytes): Write says %v, the server %v", text, len(text), err, server)
 		}
 	}
-	if _, err := open(t, Options{PayloadType: "json"}).payload([]byte("1e999999")); err != nil {
+	if _, err := payload(t, open(t, outbox.Options{PayloadType: "json"}), []byte("1e999999")); err != nil {
 		t.Errorf("a column of the type json: %v", err)
 	}
 	if t.Failed() {
@@ -202,7 +213,7 @@ func TestWriteRefusesTheNumbersThatPostgresRefuses(t *testing.T) {
 	accepted, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		text := number.Draw(t, "number")
-		_, err := standard.payload([]byte(text))
+		_, err := payload(t, standard, []byte(text))
 		_, server := conn.Exec(t.Context(), "SELECT $1::jsonb", text)
 		if (err == nil) != (server == nil) {
 			t.Fatalf("%.60q (%d bytes): Write says %v, the server %v", text, len(text), err, server)
@@ -218,9 +229,10 @@ func TestWriteRefusesTheNumbersThatPostgresRefuses(t *testing.T) {
 	}
 }
 
-// The text of an array gives the server the values as they are.
-func TestAnArrayHasTheValuesAsTheyAre(t *testing.T) {
-	_, dsn := database(t, standard)
+// A row has the values as they are, whatever an array of Postgres would read into them.
+func TestARowHasTheValuesAsTheyAre(t *testing.T) {
+	o := open(t, outbox.Options{PayloadType: "bytea", Headers: []string{"note"}})
+	_, dsn := database(t, o)
 	conn, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -228,42 +240,40 @@ func TestAnArrayHasTheValuesAsTheyAre(t *testing.T) {
 	defer conn.Close(t.Context())
 	value := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "NULL", `\`, `"`, "{}", ",", " a ", `\x00`}))
 	rapid.Check(t, func(t *rapid.T) {
-		var rows []row
-		for _, v := range rapid.SliceOfN(rapid.Ptr(value, true), 1, 5).Draw(t, "values") {
+		values := rapid.SliceOfN(rapid.Ptr(value, true), 1, 5).Draw(t, "values")
+		var events []outbox.Event
+		for _, v := range values {
 			if v != nil && (!utf8.ValidString(*v) || strings.Contains(*v, "\x00")) {
 				t.Skip()
 			}
-			r := row{nil}
+			e := outbox.Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: outbox.Null}
 			if v != nil {
-				r[0] = append([]byte{}, *v...)
+				e.Payload, e.Headers = []byte(*v), map[string]string{"note": *v}
 			}
-			rows = append(rows, r)
+			events = append(events, e)
+		}
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(t.Context()) }()
+		if err := o.Write(t.Context(), tx, events...); err != nil {
+			t.Fatal(err)
 		}
 		var texts []*string
 		var bytes [][]byte
-		if err := conn.QueryRow(t.Context(), "SELECT $1::text[], $2::bytea[]", arrayText(rows, 0, false), arrayText(rows, 0, true)).Scan(&texts, &bytes); err != nil {
+		if err := tx.QueryRow(t.Context(), "SELECT array_agg(note ORDER BY seq), array_agg(payload ORDER BY seq) FROM outbox").Scan(&texts, &bytes); err != nil {
 			t.Fatal(err)
 		}
-		for i, r := range rows {
-			if (texts[i] == nil) != (r[0] == nil) || texts[i] != nil && *texts[i] != string(r[0]) || string(bytes[i]) != string(r[0]) || (bytes[i] == nil) != (r[0] == nil) {
-				t.Fatalf("sent %q, got %v and %q", r[0], texts[i], bytes[i])
+		for i, v := range values {
+			if (texts[i] == nil) != (v == nil) || (bytes[i] == nil) != (v == nil) || v != nil && (*texts[i] != *v || string(bytes[i]) != *v) {
+				t.Fatalf("sent %q, got %v and %q", events[i].Payload, texts[i], bytes[i])
 			}
 		}
 	})
 }
 
-// An id grows although the clock stands still, goes back, or the fraction of a millisecond is full.
-func TestIDsGrowWithoutTheClock(t *testing.T) {
-	now := time.Now()
-	last := newID(now)
-	for i := range 10_000 {
-		id := newID(now.Add(-time.Duration(i%3) * time.Millisecond))
-		if id <= last || !uuid.MatchString(id) || id[14] != '7' {
-			t.Fatalf("%s after %s", id, last)
-		}
-		last = id
-	}
-}
+var uuid = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // The ids of a process grow, also if many goroutines make them at the same time, and have the time.
 func TestIDsGrow(t *testing.T) {
@@ -275,7 +285,7 @@ func TestIDsGrow(t *testing.T) {
 		group.Go(func() {
 			ids := make([]string, 5000)
 			for i := range ids {
-				ids[i] = NewID()
+				ids[i] = outbox.NewID()
 			}
 			if !slices.IsSorted(ids) {
 				t.Error("the ids of one goroutine do not grow")
@@ -303,20 +313,21 @@ func TestIDsGrow(t *testing.T) {
 
 // A string is no JSON where the column has none, and no value is not the JSON null.
 func TestAPayloadIsWhatItsTypeSays(t *testing.T) {
-	for typ, want := range map[string]string{"jsonb": `"a b"`, "json": `"a b"`, "text": "a b", "bytea": "a b"} {
-		o := open(t, Options{PayloadType: typ})
-		if b, err := o.payload("a b"); string(b) != want || err != nil {
+	empty := map[string]string{"jsonb": "{}", "json": "{}", "text": "{}", "bytea": `\x7b7d`}
+	for typ, want := range map[string]string{"jsonb": `"a b"`, "json": `"a b"`, "text": "a b", "bytea": `\x612062`} {
+		o := open(t, outbox.Options{PayloadType: typ})
+		if b, err := payload(t, o, "a b"); string(b) != want || err != nil {
 			t.Errorf("a string as %s: %s, %v, want %s", typ, b, err, want)
 		}
-		for _, none := range []any{nil, (*Event)(nil), map[string]int(nil), []string(nil), []byte(nil), json.RawMessage(nil)} {
-			if b, err := o.payload(none); err == nil {
+		for _, none := range []any{nil, (*outbox.Event)(nil), map[string]int(nil), []string(nil), []byte(nil), json.RawMessage(nil)} {
+			if b, err := payload(t, o, none); err == nil {
 				t.Errorf("%T as %s: %q", none, typ, b)
 			}
 		}
-		if b, err := o.payload(map[string]int{}); string(b) != "{}" || err != nil {
+		if b, err := payload(t, o, map[string]int{}); string(b) != empty[typ] || err != nil {
 			t.Errorf("an empty map as %s: %s, %v", typ, b, err)
 		}
-		if b, err := o.payload(Null); b != nil || err != nil {
+		if b, err := payload(t, o, outbox.Null); b != nil || err != nil {
 			t.Errorf("Null as %s: %s, %v", typ, b, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package outbox
+package outbox_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/walpost/walpost/internal/anytx"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/outbox"
 )
 
 // rowsOf are the rows of the default table, in their order.
@@ -28,8 +29,8 @@ type order struct {
 	Total string `json:"total"`
 }
 
-func placed(id string) Event {
-	return Event{AggregateType: "order", AggregateID: id, Type: "OrderPlaced", Payload: order{"12.50"}}
+func placed(id string) outbox.Event {
+	return outbox.Event{AggregateType: "order", AggregateID: id, Type: "OrderPlaced", Payload: order{"12.50"}}
 }
 
 const hostile = `a'b"c\d{e},f?g$1 ` + "\u00e4\U0001F600\n\t"
@@ -39,13 +40,13 @@ func TestWriteWithEveryLibrary(t *testing.T) {
 	for name, begin := range handles {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := open(t, Options{Headers: []string{"traceparent", "Tenant-Id"}})
+			o := open(t, outbox.Options{Headers: []string{"traceparent", "Tenant-Id"}})
 			pg, dsn := database(t, o)
 			h := begin(t, dsn)
 			err := o.Write(t.Context(), h.tx,
-				Event{ID: "0190A000-0000-7000-8000-000000000001", AggregateType: "order", AggregateID: hostile, Type: hostile, Payload: map[string]string{"v": hostile}, Headers: map[string]string{"Tenant-Id": hostile}},
-				Event{AggregateType: "order", AggregateID: "NULL", Type: "null", Payload: Null},
-				Event{AggregateType: "order", AggregateID: "{}", Type: `""`, Payload: []byte(`[1, "x"]`), Headers: map[string]string{"traceparent": ""}})
+				outbox.Event{ID: "0190A000-0000-7000-8000-000000000001", AggregateType: "order", AggregateID: hostile, Type: hostile, Payload: map[string]string{"v": hostile}, Headers: map[string]string{"Tenant-Id": hostile}},
+				outbox.Event{AggregateType: "order", AggregateID: "NULL", Type: "null", Payload: outbox.Null},
+				outbox.Event{AggregateType: "order", AggregateID: "{}", Type: `""`, Payload: []byte(`[1, "x"]`), Headers: map[string]string{"traceparent": ""}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,11 +78,11 @@ func TestEveryTypeOfPayload(t *testing.T) {
 	for typ, want := range map[string]string{"jsonb": `{"a": 1}`, "json": `{"a":1}`, "text": `{"a":1}`, "bytea": `\x7b2261223a317d`} {
 		t.Run(typ, func(t *testing.T) {
 			t.Parallel()
-			o := open(t, Options{PayloadType: typ})
+			o := open(t, outbox.Options{PayloadType: typ})
 			pg, dsn := database(t, o)
 			for _, begin := range []func(testing.TB, string) handle{handles["pgx"], handles["pgx simple protocol"], handles["database/sql with lib/pq"]} {
 				h := begin(t, dsn)
-				if err := o.Write(t.Context(), h.tx, Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: json.RawMessage(`{"a":1}`)}); err != nil {
+				if err := o.Write(t.Context(), h.tx, outbox.Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: json.RawMessage(`{"a":1}`)}); err != nil {
 					t.Fatal(err)
 				}
 				if err := h.commit(); err != nil {
@@ -97,10 +98,10 @@ func TestEveryTypeOfPayload(t *testing.T) {
 
 // A payload can be any bytes if the column is a bytea, and the options say how they are made.
 func TestOwnMarshaller(t *testing.T) {
-	o := open(t, Options{PayloadType: "bytea", Marshal: func(v any) ([]byte, error) { return []byte{0, 0xff, byte(v.(int))}, nil }})
+	o := open(t, outbox.Options{PayloadType: "bytea", Marshal: func(v any) ([]byte, error) { return []byte{0, 0xff, byte(v.(int))}, nil }})
 	pg, dsn := database(t, o)
 	h := handles["pgx"](t, dsn)
-	if err := o.Write(t.Context(), h.tx, Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: 7}, Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: []byte{}}); err != nil {
+	if err := o.Write(t.Context(), h.tx, outbox.Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: 7}, outbox.Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: []byte{}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.commit(); err != nil {
@@ -113,7 +114,7 @@ func TestOwnMarshaller(t *testing.T) {
 
 func TestHeadersFromTheContext(t *testing.T) {
 	type key struct{}
-	o := open(t, Options{Headers: []string{"traceparent", "tenant"}, FromContext: func(ctx context.Context) map[string]string {
+	o := open(t, outbox.Options{Headers: []string{"traceparent", "tenant"}, FromContext: func(ctx context.Context) map[string]string {
 		return map[string]string{"traceparent": ctx.Value(key{}).(string), "baggage": "has no column", "tenant": "of the context"}
 	}})
 	pg, dsn := database(t, o)
@@ -140,10 +141,10 @@ func TestEventsShareTheFateOfTheirTransaction(t *testing.T) {
 			pg, dsn := database(t, standard)
 			h := begin(t, dsn)
 			again := placed("again") // written once more after the rollback, as a retry does
-			again.ID = NewID()
-			write := func(h handle, e Event) {
+			again.ID = outbox.NewID()
+			write := func(h handle, e outbox.Event) {
 				t.Helper()
-				if err := Write(t.Context(), h.tx, e); err != nil {
+				if err := outbox.Write(t.Context(), h.tx, e); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -172,25 +173,25 @@ func TestEventsShareTheFateOfTheirTransaction(t *testing.T) {
 
 // refused are events that Write refuses, and the field that it names.
 var refused = map[string]struct {
-	change func(*Event)
+	change func(*outbox.Event)
 	field  string
 }{
-	"no aggregate type":          {func(e *Event) { e.AggregateType = "" }, "AggregateType"},
-	"an invalid topic":           {func(e *Event) { e.AggregateType = "order placed" }, "AggregateType"},
-	"a topic that is too long":   {func(e *Event) { e.AggregateType = strings.Repeat("x", 249-len("outbox.event.")+1) }, "AggregateType"},
-	"no aggregate id":            {func(e *Event) { e.AggregateID = "" }, "AggregateID"},
-	"an aggregate id with NUL":   {func(e *Event) { e.AggregateID = "a\x00b" }, "AggregateID"},
-	"an aggregate id not UTF-8":  {func(e *Event) { e.AggregateID = "a\xff" }, "AggregateID"},
-	"no type":                    {func(e *Event) { e.Type = "" }, "Type"},
-	"an id that is no UUID":      {func(e *Event) { e.ID = "4711" }, "ID"},
-	"no payload":                 {func(e *Event) { e.Payload = nil }, "Payload"},
-	"a payload that fails":       {func(e *Event) { e.Payload = func() {} }, "Payload"},
-	"a payload not JSON":         {func(e *Event) { e.Payload = []byte("hello") }, "Payload"},
-	"an empty payload":           {func(e *Event) { e.Payload = []byte{} }, "Payload"},
-	"a payload with NUL":         {func(e *Event) { e.Payload = "a\x00b" }, "Payload"},
-	"a payload not UTF-8":        {func(e *Event) { e.Payload = []byte("\"a\xff\"") }, "Payload"},
-	"a payload with half a pair": {func(e *Event) { e.Payload = []byte(`"\ud800"`) }, "Payload"},
-	"a header without a column":  {func(e *Event) { e.Headers = map[string]string{"tenant": "x"} }, "Headers"},
+	"no aggregate type":          {func(e *outbox.Event) { e.AggregateType = "" }, "AggregateType"},
+	"an invalid topic":           {func(e *outbox.Event) { e.AggregateType = "order placed" }, "AggregateType"},
+	"a topic that is too long":   {func(e *outbox.Event) { e.AggregateType = strings.Repeat("x", 249-len("outbox.event.")+1) }, "AggregateType"},
+	"no aggregate id":            {func(e *outbox.Event) { e.AggregateID = "" }, "AggregateID"},
+	"an aggregate id with NUL":   {func(e *outbox.Event) { e.AggregateID = "a\x00b" }, "AggregateID"},
+	"an aggregate id not UTF-8":  {func(e *outbox.Event) { e.AggregateID = "a\xff" }, "AggregateID"},
+	"no type":                    {func(e *outbox.Event) { e.Type = "" }, "Type"},
+	"an id that is no UUID":      {func(e *outbox.Event) { e.ID = "4711" }, "ID"},
+	"no payload":                 {func(e *outbox.Event) { e.Payload = nil }, "Payload"},
+	"a payload that fails":       {func(e *outbox.Event) { e.Payload = func() {} }, "Payload"},
+	"a payload not JSON":         {func(e *outbox.Event) { e.Payload = []byte("hello") }, "Payload"},
+	"an empty payload":           {func(e *outbox.Event) { e.Payload = []byte{} }, "Payload"},
+	"a payload with NUL":         {func(e *outbox.Event) { e.Payload = "a\x00b" }, "Payload"},
+	"a payload not UTF-8":        {func(e *outbox.Event) { e.Payload = []byte("\"a\xff\"") }, "Payload"},
+	"a payload with half a pair": {func(e *outbox.Event) { e.Payload = []byte(`"\ud800"`) }, "Payload"},
+	"a header without a column":  {func(e *outbox.Event) { e.Headers = map[string]string{"tenant": "x"} }, "Headers"},
 }
 
 // A refused event leaves the transaction as it was, without a statement, and none of the events of
@@ -202,25 +203,25 @@ func TestARefusedEventChangesNothing(t *testing.T) {
 		for name, c := range refused {
 			e := placed("bad")
 			c.change(&e)
-			err := Write(t.Context(), h.tx, placed("good"), e)
-			var bad *EventError
+			err := outbox.Write(t.Context(), h.tx, placed("good"), e)
+			var bad *outbox.EventError
 			if !errors.As(err, &bad) || bad.Index != 1 || bad.Field != c.field {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		twice := placed("1")
-		twice.ID = NewID()
+		twice.ID = outbox.NewID()
 		upper := twice
 		upper.ID = strings.ToUpper(upper.ID)
-		var bad *EventError
-		if err := Write(t.Context(), h.tx, twice, placed("2"), upper); !errors.As(err, &bad) || bad.Index != 2 || bad.Field != "ID" {
+		var bad *outbox.EventError
+		if err := outbox.Write(t.Context(), h.tx, twice, placed("2"), upper); !errors.As(err, &bad) || bad.Index != 2 || bad.Field != "ID" {
 			t.Errorf("the same id twice: %v", err)
 		}
-		if err := Write(t.Context(), h.tx); err != nil {
+		if err := outbox.Write(t.Context(), h.tx); err != nil {
 			t.Errorf("no event: %v", err)
 		}
 		h.must(t, "DO $$ BEGIN IF pg_current_xact_id_if_assigned() IS NOT NULL THEN RAISE 'the transaction has written'; END IF; END $$")
-		if err := Write(t.Context(), h.tx, placed("1")); err != nil {
+		if err := outbox.Write(t.Context(), h.tx, placed("1")); err != nil {
 			t.Error(err)
 		}
 		if err := h.commit(); err != nil {
@@ -237,9 +238,9 @@ func TestARefusedEventChangesNothing(t *testing.T) {
 func TestAFailedStatementAbortsTheTransaction(t *testing.T) {
 	pg, dsn := database(t, standard)
 	e := placed("1")
-	e.ID = NewID()
+	e.ID = outbox.NewID()
 	h := handles["pgx"](t, dsn)
-	if err := Write(t.Context(), h.tx, e); err != nil {
+	if err := outbox.Write(t.Context(), h.tx, e); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.commit(); err != nil {
@@ -253,14 +254,14 @@ func TestAFailedStatementAbortsTheTransaction(t *testing.T) {
 		}
 		return fmt.Sprint(err)
 	}
-	if err := Write(t.Context(), h.tx, placed("2"), e); state(err) != "23505" || !strings.Contains(err.Error(), "outbox: write 2 events to public.outbox: ") {
+	if err := outbox.Write(t.Context(), h.tx, placed("2"), e); state(err) != "23505" || !strings.Contains(err.Error(), "outbox: write 2 events to public.outbox: ") {
 		t.Errorf("a duplicate id: %v", err)
 	}
-	if err := Write(t.Context(), h.tx, placed("2")); state(err) != "25P02" {
+	if err := outbox.Write(t.Context(), h.tx, placed("2")); state(err) != "25P02" {
 		t.Errorf("in an aborted transaction: %v", err)
 	}
 	h.must(t, "ROLLBACK TO s")
-	if err := Write(t.Context(), h.tx, placed("3")); err != nil {
+	if err := outbox.Write(t.Context(), h.tx, placed("3")); err != nil {
 		t.Error(err)
 	}
 	if err := h.commit(); err != nil {
@@ -305,14 +306,14 @@ func TestOnlyATransactionIsAccepted(t *testing.T) {
 		"pgxpool.Pool": pool, "pgxpool.Conn": pooled, "pgx.Conn": pooled.Conn(), "sql.DB": db, "embedded sql.DB": struct{ *sql.DB }{db},
 		"sql.Conn": conn, "sql.Conn of lib/pq": connPQ, "hidden sql.DB": hidesSQL{db}, "hidden sql.DB of lib/pq": hidesSQL{pq}, "hidden pgxpool.Pool": hidesPGX{pool},
 	} {
-		if err := Write(t.Context(), h, placed("1")); !errors.Is(err, anytx.ErrNoTransaction) {
+		if err := outbox.Write(t.Context(), h, placed("1")); !errors.Is(err, anytx.ErrNoTransaction) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for id, c := range map[string]*sql.Conn{"in a sql.Conn": conn, "in a sql.Conn of lib/pq": connPQ} {
 		for _, do := range []func() error{
 			func() error { _, err := c.ExecContext(t.Context(), "BEGIN"); return err },
-			func() error { return Write(t.Context(), c, placed(id)) },
+			func() error { return outbox.Write(t.Context(), c, placed(id)) },
 			func() error { _, err := c.ExecContext(t.Context(), "COMMIT"); return err },
 		} {
 			if err := do(); err != nil {
@@ -321,14 +322,14 @@ func TestOnlyATransactionIsAccepted(t *testing.T) {
 		}
 	}
 	for _, h := range []any{nil, 1, "tx", struct{ Tx *sql.Tx }{}, (*sql.Rows)(nil)} {
-		if err := Write(t.Context(), h, placed("1")); err == nil || !strings.Contains(err.Error(), "cannot run SQL") {
+		if err := outbox.Write(t.Context(), h, placed("1")); err == nil || !strings.Contains(err.Error(), "cannot run SQL") {
 			t.Errorf("%T: %v", h, err)
 		}
 	}
 	if _, err := pooled.Exec(t.Context(), "BEGIN"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Write(t.Context(), pooled.Conn(), placed("in a transaction")); err != nil {
+	if err := outbox.Write(t.Context(), pooled.Conn(), placed("in a transaction")); err != nil {
 		t.Error(err)
 	}
 	if _, err := pooled.Exec(t.Context(), "COMMIT"); err != nil {
@@ -341,10 +342,10 @@ func TestOnlyATransactionIsAccepted(t *testing.T) {
 
 func TestManyEventsKeepTheirOrder(t *testing.T) {
 	for _, partitioned := range []bool{false, true} {
-		o := open(t, Options{Partitioned: partitioned})
+		o := open(t, outbox.Options{Partitioned: partitioned})
 		pg, dsn := database(t, o)
 		h := handles["pgx"](t, dsn)
-		events := make([]Event, 2000)
+		events := make([]outbox.Event, 2000)
 		for i := range events {
 			events[i] = placed(fmt.Sprint(i))
 		}
@@ -361,7 +362,7 @@ func TestManyEventsKeepTheirOrder(t *testing.T) {
 }
 
 func TestWrongOptions(t *testing.T) {
-	for want, opts := range map[string]Options{
+	for want, opts := range map[string]outbox.Options{
 		"Options.Table: ":                        {Table: "a.b.c"},
 		"Options.PayloadType: ":                  {PayloadType: "xml"},
 		"a name is empty":                        {Headers: []string{""}},
@@ -371,7 +372,7 @@ func TestWrongOptions(t *testing.T) {
 		`(got "seq")`:                            {Headers: []string{"seq"}},
 		"Options.Headers: a name is longer than": {Headers: []string{strings.Repeat("x", 64)}},
 	} {
-		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := outbox.New(opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", opts, err, want)
 		}
 	}
