@@ -29,8 +29,8 @@ import (
 type Config struct {
 	// The key of the checkpoint, by default `<database>.<slot>`, or `<database>.<schema>.<table>` when
 	// polling. Relays that share a topic of checkpoints or parked events need different names; the two
-	// processes of a hot standby share one. Before it changes, also through another slot, release or
-	// drop parked keys.
+	// processes of a hot standby share one. Before changing it, even by choosing another slot, release
+	// or drop parked keys.
 	Name string `yaml:"name" pattern:"^[^/ \\t\\n]{0,200}$" want:"at most 200 characters without spaces or slashes" example:"shop.walpost"`
 
 	// What is read.
@@ -94,12 +94,12 @@ const (
 
 // DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.
 type DeliveryConfig struct {
-	// This bounds the memory, and what a crash can repeat.
+	// Bounds the memory, and what a crash can repeat.
 	Window relay.Window `yaml:"window"`
 	// What happens to an event that can't be routed, or that Kafka refuses even alone: stop, send it to
 	// `delivery.dead_letter_topic`, or send it and all later events of its key to
 	// `delivery.parking_topic` until someone releases the key. `{default: dead_letter, unroutable:
-	// halt}` gives reasons their policies. See [repair.md](repair.md).
+	// halt}` sets a policy for each reason. See [repair.md](repair.md).
 	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
 	// Created if missing, when a policy or `walpost skip` needs it.
 	DeadLetterTopic string `yaml:"dead_letter_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.dead_letter"`

@@ -45,7 +45,7 @@ type Config struct {
 	// The operations of a created publication. With `update`, a row whose primary key changes is
 	// published again, as in Debezium.
 	Publish []string `yaml:"publish" words:"insert|update" example:"[insert, update]"`
-	// Create the publication and the slot if they are missing.
+	// Create the publication and the slot if they're missing.
 	Create bool `yaml:"create"`
 	// What to do with rows from before the first start: `initial` publishes them, `after <bound>`
 	// leaves out those up to a bound that `walpost run` prints. Otherwise walpost refuses to start if

@@ -58,7 +58,7 @@ type Options struct {
 	RenameReplacement string `yaml:"topic.rename.replacement" example:"shop.$1" verbatim:"true"`
 	// Write a record without a value for an empty payload.
 	Tombstone bool `yaml:"route.tombstone.on.empty.payload"`
-	// What happens at an operation other than an insert.
+	// What happens on an operation other than an insert.
 	InvalidOperation string `yaml:"table.op.invalid.behavior" words:"warn|error|fatal" fold:"true"`
 	// Turn a payload that is the text of a JSON object or array into JSON, with a value converter that
 	// writes JSON.
@@ -67,7 +67,7 @@ type Options struct {
 	JSONNull string `yaml:"table.json.payload.null.behavior" words:"ignore|optional_bytes" fold:"true"`
 	// How an expanded payload represents an empty array.
 	JSONEmptyArray string `yaml:"table.json.payload.empty.array.behavior" words:"ignore|optional_string" fold:"true"`
-	// How the names of the fields of an expanded payload are adjusted.
+	// How an expanded payload's field names are adjusted.
 	JSONFieldNames string `yaml:"field.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
 }
 
@@ -93,11 +93,11 @@ type Records struct {
 	HStore string `yaml:"hstore.handling.mode" words:"json|map" fold:"true"`
 	// Add Debezium's four `__debezium.context.…` headers, with `records.topic.prefix`.
 	ExtendedHeaders bool `yaml:"extended.headers.enabled"`
-	// The beginning of schema names, and the connector's name in the extended headers.
+	// The prefix of schema names, and the connector's name in the extended headers.
 	TopicPrefix string `yaml:"topic.prefix" pattern:"^[A-Za-z0-9._-]*$" want:"letters, digits, '.', '_' and '-'" example:"shop"`
-	// How the names of schemas are adjusted.
+	// How schema names are adjusted.
 	SchemaNames string `yaml:"schema.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
-	// How the names of columns are adjusted.
+	// How column names are adjusted.
 	FieldNames string `yaml:"field.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
 	// Steps that change every record's headers, in this order: `{insert: name, value: text}` or `drop:
 	// [name]`. The header `id` can't be changed.

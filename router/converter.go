@@ -15,7 +15,7 @@ type Converter struct {
 	Schemas bool `suffix:".schemas.enable"`
 	// How `json` writes decimals.
 	DecimalFormat string `suffix:".decimal.format" words:"|base64|numeric" fold:"true"`
-	// Whether `json` writes the default of a field instead of a null.
+	// Whether `json` writes a field's default instead of a null.
 	NullDefault bool `suffix:".replace.null.with.default"`
 }
 

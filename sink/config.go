@@ -19,7 +19,7 @@ import (
 type Config struct {
 	kafka.Config `yaml:",inline"`
 
-	// The compression of the records.
+	// The records' compression.
 	Compression string `yaml:"compression" words:"|none|gzip|snappy|lz4|zstd"`
 	// How long a batch waits for more records. With `auto`, batches fill while requests are on their
 	// way.

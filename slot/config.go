@@ -24,7 +24,7 @@ type Config struct {
 	// database's disk. Run [`walpost recover`](backfill.md) afterwards.
 	Breaker string `yaml:"breaker" words:"none|alert|stop_and_drop_slot"`
 	// Trip the breaker when `monitor.wal_disk_size`, which this needs, will be used up within this
-	// time, unless the server invalidates the slot before.
+	// time, unless the server invalidates the slot first.
 	BreakerForecast time.Duration `yaml:"breaker_forecast" min:"0s" example:"30m" reload:"true"`
 
 	// Tableless says that logical messages are the only events, so that walpost recover refuses.

@@ -22,7 +22,7 @@ func deadRetryCommand() *cobra.Command {
 	var all, wait, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "retry [TOKEN…]",
-		Short: "delivers events again, after the cause was repaired",
+		Short: "delivers events again, once the cause is fixed",
 		Long: `retry delivers dead events to their original topics. If the dead letter contains a record, retry sends
 this record unchanged. If it contains a row, retry routes the row with the current configuration. retry
 sends the events in their order, with the header walpost.origin: dead_letter, and marks each event in
@@ -53,7 +53,7 @@ while the relay runs.`,
 	flags.BoolVar(&all, "all", false, "retry every open event")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "only print what would be done")
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "deliver dead letters to this `topic`")
-	flags.DurationVar(&opts.Look, "look", 30*time.Second, "search this `duration` for newer records; 0s: don't")
+	flags.DurationVar(&opts.Look, "look", 30*time.Second, "search this long for newer records; 0s: don't")
 	flags.BoolVar(&wait, "wait", false, "wait until parked events are delivered or refused")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -134,7 +134,7 @@ the next bad one.`,
 	load := deadConfig(cmd)
 	filter.flags(cmd)
 	cmd.Flags().StringVar(&why, "reason", "", "why nobody needs the events")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "wait this `duration` for the relay; 0s: only ask")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "wait this long for the relay; 0s: only send the request")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {

@@ -80,8 +80,8 @@ func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags.StringVar(&f.Relay, "relay", "", "the relay's `name` (default the configured one)")
 	flags.StringVar(&f.Topic, "topic", "", "only for this `topic`")
 	flags.StringVar(&f.key, "key", "", "only this `key`")
-	flags.StringVar(&f.since, "since", "", "only committed since this `time`")
-	flags.StringVar(&f.until, "until", "", "only committed before this `time`")
+	flags.StringVar(&f.since, "since", "", "only events committed since this `time`")
+	flags.StringVar(&f.until, "until", "", "only events committed before this `time`")
 	offer(cmd, f.reasonFlag(cmd), reasons...)
 }
 

@@ -22,7 +22,7 @@ func startAsGuard() { keeper.Init() }
 func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "shows walpost at work, with a Postgres, a broker and a shop of its own",
+		Short: "shows walpost at work, with its own Postgres, broker and shop",
 		Long: `demo starts a private Postgres, a Kafka-compatible broker inside this process, a small shop that
 writes orders and outbox rows in one transaction, and the relay. It needs only disk space for
 the binaries of Postgres, which it downloads once.

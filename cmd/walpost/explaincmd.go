@@ -50,9 +50,9 @@ refuse.`,
 		"dsn", "table", "brokers", "publication", "topic-regex", "topic-replacement", "compression")
 	flags := cmd.Flags()
 	id := flags.String("id", "", "the row with this event `id`")
-	last := flags.Int("last", 0, "explain this `number` of rows, newest first")
+	last := flags.Int("last", 0, "the `number` of rows to explain, newest first")
 	row := flags.String("row", "", "a row as a `JSON` object by column; - for standard input")
-	partitions := flags.Int("partitions", 0, "assume this `number` of partitions")
+	partitions := flags.Int("partitions", 0, "the `number` of partitions to assume")
 	asJSON := flags.Bool("json", false, "print JSON, one object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.ExplainOptions{ID: *id, Last: *last, Partitions: *partitions}

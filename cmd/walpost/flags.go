@@ -41,7 +41,7 @@ var settings = []setting{
 	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of Kafka brokers, separated by commas"},
 	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot"},
 	{flag: "publication", field: "source.publication", usage: "`name` of the publication"},
-	{flag: "create", field: "source.create", usage: "create the publication and the slot if they are missing", bool: true, makes: true},
+	{flag: "create", field: "source.create", usage: "create the publication and the slot if they're missing", bool: true, makes: true},
 	{flag: "snapshot", field: "source.snapshot", usage: "what to do with rows from before the first start, either the `bound` that walpost run prints, or a word", values: "never initial"},
 	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},
 	{flag: "topic-regex", field: "router.route.topic.regex", usage: "Java `regex` for the value of the route.by.field column"},

@@ -33,7 +33,7 @@ Kafka. health exits with
 	}
 	unchecked := func(*walpost.Config) walpost.Problems { return nil } // whether run would start does not matter
 	load := configFlags(cmd, unchecked, "http")
-	ready := cmd.Flags().Bool("ready", false, "ask whether events are delivered, too")
+	ready := cmd.Flags().Bool("ready", false, "also ask whether events are delivered")
 	standby := cmd.Flags().Bool("standby-ok", false, "with --ready: a hot standby counts as ready")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		path := "/livez"

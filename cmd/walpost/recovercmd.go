@@ -61,10 +61,10 @@ recover refuses to continue, unless you pass --unordered.`,
 		"dsn", "table", "brokers", "slot", "publication", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
 		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format", "shutdown-grace")
 	flags := cmd.Flags()
-	yes := flags.Bool("yes", false, "ask nothing")
-	unordered := flags.Bool("unordered", false, "publish in any order if it's unknown")
-	since := flags.String("since", "", "nothing before this commit `time` is missing")
-	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "begin this `duration` before the newest confirmed event")
+	yes := flags.Bool("yes", false, "don't ask")
+	unordered := flags.Bool("unordered", false, "publish even if the order is unknown")
+	since := flags.String("since", "", "assume that nothing before this commit `time` is missing")
+	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "begin this long before the newest confirmed event")
 	closes := flags.String("close-gap", "", "only close the accepted gap with this `token`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("close-gap") {

@@ -55,7 +55,7 @@ func commandLine(root *cobra.Command) string {
 		flags[name] = append(flags[name], "`--"+s.flag+"`")
 	}
 	var b strings.Builder
-	b.WriteString("## Flags of the configuration\n\n")
+	b.WriteString("## Configuration flags\n\n")
 	for _, name := range sections {
 		line := strings.Join(flags[name], ", ")
 		if len(flags[name]) > 1 {
@@ -95,7 +95,7 @@ func commandLine(root *cobra.Command) string {
 			continue
 		}
 		if flags := usages(below[0], common); flags != "" {
-			section(cmd, "\nFlags of most commands below:\n"+flags)
+			section(cmd, "\nFlags shared by most commands below:\n"+flags)
 		}
 		for _, c := range below {
 			section(c, usages(c, func(f *pflag.Flag) bool { return !common(f) }))

@@ -51,11 +51,11 @@ exits with 1 at the end. replay writes no dead letters. See docs/backfill.md.`,
 	flags.StringArrayVar(&opts.Keys, "key", nil, "publish this `key`; repeatable")
 	all := flags.Bool("all", false, "publish every row")
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "publish everything to this `topic`")
-	flags.Float64Var(&opts.Rate, "rate", 0, "at most this `number` of events per second")
+	flags.Float64Var(&opts.Rate, "rate", 0, "the maximum `number` of events per second")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "only count the events")
 	flags.BoolVar(&opts.SkipBad, "skip-bad", false, "continue after bad events")
 	flags.StringVar(&opts.State, "state", "", "the `file` with the progress (default in the current folder)")
-	unordered := flags.Bool("unordered", false, "publish in any order if it's unknown")
+	unordered := flags.Bool("unordered", false, "publish even if the order is unknown")
 	asJSON := flags.Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := rows(&opts.Since, &opts.Until, &opts.FirstID, &opts.LastID); err != nil {

@@ -16,7 +16,7 @@ func skipCommand() *cobra.Command {
 	var opts walpost.SkipOptions
 	cmd := &cobra.Command{
 		Use:   "skip TOKEN",
-		Short: "skips the one event that a halt names with its token",
+		Short: "skips the event that caused a halt, by its token",
 		Long: `skip asks run to skip one event that cannot be routed, or that Kafka refuses. The hint of the halt
 contains the token of the event, and /api/status shows it. The token names exactly this event. All
 other events of its transaction are delivered.

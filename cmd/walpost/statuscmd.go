@@ -36,7 +36,7 @@ change the exit code. status exits with
 	}
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "http")
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	watch := cmd.Flags().Duration("watch", 0, "add a forecast from two readings, this `duration` apart")
+	watch := cmd.Flags().Duration("watch", 0, "add a forecast from two readings, this far apart")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *watch < 0 || *watch > time.Hour {
 			return usageError{fmt.Errorf("--watch: must be from 0s to 1h (got %s)", *watch)}

@@ -40,9 +40,9 @@ the relay explains. They change the exit code only with --strict.`,
 		"dsn", "table", "brokers", "slot", "publication", "name", "topic-regex", "topic-replacement", "checkpoint-store", "checkpoint-topic", "checkpoint-path")
 	flags := cmd.Flags()
 	rows := rowFlags(cmd, "compare")
-	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "wait this `duration` for a relay without progress")
+	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "wait this long for a relay that makes no progress")
 	tempDir := flags.String("temp-dir", "", "the `folder` of temporary files")
-	limit := flags.Int("limit", 20, "print this `number` of findings of each kind")
+	limit := flags.Int("limit", 20, "the `number` of findings to print for each kind")
 	strict := flags.Bool("strict", false, "exit with 1 if there are duplicates")
 	asJSON := flags.Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

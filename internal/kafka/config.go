@@ -20,9 +20,9 @@ import (
 
 // Config says how to reach the brokers and how to log in.
 type Config struct {
-	// The brokers to ask first, as `host:port`.
+	// The brokers to contact first, as `host:port`.
 	Brokers []string `yaml:"brokers" example:"[kafka-1:9092, kafka-2:9092]"`
-	// Turns TLS on. `tls: {}` trusts the system's authorities.
+	// Turns TLS on. `tls: {}` trusts the system's certificate authorities.
 	TLS *TLS `yaml:"tls"`
 	// The login.
 	SASL SASL `yaml:"sasl"`

@@ -27,7 +27,7 @@ import (
 func newRegistry(b Build) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "walpost_build_info", Help: "Always 1; the labels have the version.",
+		Name: "walpost_build_info", Help: "Always 1; the labels carry the version.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "goversion": b.GoVersion},
 	})
 	info.Set(1)
@@ -119,7 +119,7 @@ func newCollector(relay Relay) *collector { return &collector{relay: relay, now:
 var (
 	ofSlot = []string{"slot", "database"}
 
-	slotExists     = desc("walpost_slot_exists", "Whether the slot exists, even lost.", ofSlot...)
+	slotExists     = desc("walpost_slot_exists", "Whether the slot exists, even if lost.", ofSlot...)
 	slotRetained   = desc("walpost_slot_retained_bytes", "WAL that the slot retains.", ofSlot...)
 	slotUnconfirm  = desc("walpost_slot_unconfirmed_bytes", "WAL that walpost has not confirmed.", ofSlot...)
 	slotSafe       = desc("walpost_slot_safe_wal_bytes", "WAL that can be written before the slot is lost; absent without max_slot_wal_keep_size.", ofSlot...)
@@ -129,17 +129,17 @@ var (
 	slotActive     = desc("walpost_slot_active", "Whether a process reads the slot.", ofSlot...)
 	slotInactive   = desc("walpost_slot_inactive_seconds", "For how long no process has read the slot; before Postgres 17, at most since walpost started.", ofSlot...)
 	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: seconds until max_slot_wal_keep_size or monitor.wal_disk_size is used up; +Inf if never, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.", ofSlot...)
-	slotWriteRate  = desc("walpost_slot_wal_write_bytes_per_second", "WAL that the server wrote over the last minute.", ofSlot...)
+	slotWriteRate  = desc("walpost_slot_wal_write_bytes_per_second", "WAL that the server wrote per second, over the last minute.", ofSlot...)
 	slotBlockerIs  = desc("walpost_slot_restart_blocker_info", "1 for what retains confirmed WAL. kind is transaction, prepared or slot.", "slot", "database", "kind", "pid", "blocker_database", "state")
 	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of what retains confirmed WAL, 0 if nothing does.", ofSlot...)
-	slotXmin       = desc("walpost_slot_catalog_xmin_age", "Transactions since the slot's catalog_xmin, which keeps vacuum from catalog rows.", ofSlot...)
+	slotXmin       = desc("walpost_slot_catalog_xmin_age", "Transactions since the slot's catalog_xmin, which keeps vacuum from removing catalog rows.", ofSlot...)
 	slotSpill      = desc("walpost_slot_spill_bytes_total", "Bytes that decoding large transactions wrote to the server's disk.", ofSlot...)
 	clockSkew      = desc("walpost_clock_skew_seconds", "The database's clock minus this machine's clock.")
 	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot or the polled table was last read; 0 before.")
 
 	events      = desc("walpost_events_total", "Events acknowledged by the brokers.", "topic")
 	commitToAck = desc("walpost_commit_to_ack_seconds", "Latency from commit to acknowledgement.")
-	oldest      = desc("walpost_oldest_unacked_seconds", "Age of the oldest transaction that is not wholly acknowledged, 0 if none.")
+	oldest      = desc("walpost_oldest_unacked_seconds", "Age of the oldest transaction that is not fully acknowledged, 0 if none.")
 	inEvents    = desc("walpost_in_flight_events", "Events sent and not acknowledged.")
 	inBytes     = desc("walpost_in_flight_bytes", "Bytes sent and not acknowledged.")
 	windowFull  = desc("walpost_window_full_seconds_total", "How long the window was full.")

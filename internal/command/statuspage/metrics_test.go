@@ -210,7 +210,7 @@ walpost_events_skipped_total 3
 # HELP walpost_events_total Events acknowledged by the brokers.
 # TYPE walpost_events_total counter
 walpost_events_total{topic="orders"} 7
-# HELP walpost_oldest_unacked_seconds Age of the oldest transaction that is not wholly acknowledged, 0 if none.
+# HELP walpost_oldest_unacked_seconds Age of the oldest transaction that is not fully acknowledged, 0 if none.
 # TYPE walpost_oldest_unacked_seconds gauge
 walpost_oldest_unacked_seconds 2
 # HELP walpost_sessions_total Sessions with the database, by how they ended.
@@ -267,7 +267,7 @@ func TestSlotMetricsTellTheWorst(t *testing.T) {
 # HELP walpost_clock_skew_seconds The database's clock minus this machine's clock.
 # TYPE walpost_clock_skew_seconds gauge
 walpost_clock_skew_seconds -1.5
-# HELP walpost_slot_exists Whether the slot exists, even lost.
+# HELP walpost_slot_exists Whether the slot exists, even if lost.
 # TYPE walpost_slot_exists gauge
 walpost_slot_exists{database="shop",slot="walpost"} 1
 # HELP walpost_slot_inactive_seconds For how long no process has read the slot; before Postgres 17, at most since walpost started.
