@@ -146,6 +146,16 @@ func (w *world) start(cfg consumer.Config) *member {
 	return m
 }
 
+// closing counts the partitions in which nothing new starts.
+func (m *member) closing() (n int) {
+	for _, p := range m.Stats().Partitions {
+		if p.Closing {
+			n++
+		}
+	}
+	return n
+}
+
 // end stops the member, and returns what Run returned.
 func (m *member) end() error {
 	m.w.t.Helper()

@@ -32,6 +32,7 @@ type PartitionStats struct {
 	Lag       int64         // messages from the first unfinished one to the end; -1 if it is not known
 	Buffered  int           // messages that were received and are not finished, or wait for one that is not
 	Paused    bool          // its share of the buffer is used up
+	Closing   bool          // nothing more is started, because it goes to another member or the Consumer stops
 	Oldest    time.Duration // since the oldest unfinished message was received; 0 if there is none
 }
 
@@ -43,7 +44,7 @@ func (c *Consumer) Stats() Stats {
 	s := c.total
 	s.InFlight = c.s.running
 	for at, p := range c.s.partitions {
-		ps := PartitionStats{Topic: at.topic, Partition: at.partition, Committed: p.committed, Buffered: len(p.pending), Paused: p.paused, Lag: -1}
+		ps := PartitionStats{Topic: at.topic, Partition: at.partition, Committed: p.committed, Buffered: len(p.pending), Paused: p.paused, Closing: p.closing, Lag: -1}
 		at := max(p.committed, p.position.Offset)
 		if len(p.pending) > 0 {
 			at = p.pending[0].offset
