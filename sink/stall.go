@@ -178,10 +178,17 @@ func (s *Kafka) search(topics []string) {
 	s.mu.Unlock()
 }
 
-// unreachable names the brokers, and the dialer's own error if there is one.
+// unreachable names the brokers, and the dialer's own error if there is one. Where brokers have answered before, a connection that
+// ended says only that the next one tells more.
 func (s *Kafka) unreachable(err error) error {
-	if s.answered.Load() && errors.As(err, new(*kgo.ErrFirstReadEOF)) {
-		err = passing{errClosed}
+	if s.answered.Load() {
+		ended := kgo.IsRetryableBrokerErr(err)
+		if errors.As(err, new(*kgo.ErrFirstReadEOF)) {
+			err, ended = errClosed, true
+		}
+		if ended && s.dials.Last() == nil {
+			err = passing{err}
+		}
 	}
 	return s.dials.Explain(fmt.Errorf("brokers %v: %w", s.cfg.Brokers, err))
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -448,5 +450,17 @@ func TestAClosedConnectionIsNoMissingTLSOnceBrokersHaveAnswered(t *testing.T) {
 	var cause interface{ CauseKnown() bool }
 	if why := to.s.unreachable(eof); !errors.Is(why, errClosed) || strings.Contains(why.Error(), "TLS") || !errors.As(why, &cause) || cause.CauseKnown() {
 		t.Errorf("after: %v", why)
+	}
+	for err, known := range map[error]bool{io.EOF: false, net.ErrClosed: false, errors.New("SASL authentication failed"): true} {
+		if why := to.s.unreachable(err); !errors.Is(why, err) || (!errors.As(why, &cause) || cause.CauseKnown()) != known {
+			t.Errorf("%v: %v, cause %v", err, why, cause)
+		}
+	}
+	refused := errors.New("connection refused") // the dialer's own error is a cause
+	to.s.dials.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, refused)
+	for _, err := range []error{eof, io.EOF} {
+		if why := to.s.unreachable(err); !errors.Is(why, refused) || strings.Contains(why.Error(), "TLS") || errors.As(why, &cause) {
+			t.Errorf("%v: %v", err, why)
+		}
 	}
 }
