@@ -146,7 +146,7 @@ func (r *Relay) watch(ctx context.Context, loop *relay.Relay, observe func(slot.
 		r.polled.Watch(ctx, r.cfg.Monitor.Interval, func() cdc.Position { return delivered(loop.Status()) })
 		return
 	}
-	r.monitor.Run(ctx, r.slotReader(), observe, r.cfg.Logger)
+	r.monitor.Run(ctx, r.slotReader(), observe, slogger(r.cfg.Logger))
 }
 
 // delivered is the position below which a relay has delivered everything, 0 if it does not know.

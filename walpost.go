@@ -134,7 +134,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.relay, r.kafka, r.cleaning, r.dead = loop, kafka, cleaner, dead
 	if r.cfg.Monitor.Breaker != slot.BreakerOff && r.polled == nil {
-		r.breaker = slot.NewBreaker(r.cfg.Monitor.Breaker, loop.Halt, r.source.DropSlot, r.cfg.Logger)
+		r.breaker = slot.NewBreaker(r.cfg.Monitor.Breaker, loop.Halt, r.source.DropSlot, slogger(r.cfg.Logger))
 		observe = r.breaker.Observe
 	}
 	r.mu.Unlock()

@@ -1,13 +1,13 @@
 package slot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/fault"
@@ -67,7 +67,7 @@ type Breaker struct {
 
 	halt func(err error, freed func())
 	drop func(ctx context.Context) error
-	log  zerolog.Logger
+	log  *slog.Logger
 
 	trip     trip
 	dropping bool // dropSlot owns the status from now on
@@ -78,9 +78,9 @@ type Breaker struct {
 }
 
 // NewBreaker returns an armed Breaker. halt ends delivery with an error, and calls freed when nobody reads the slot any more.
-// drop drops the slot.
-func NewBreaker(action string, halt func(err error, freed func()), drop func(ctx context.Context) error, log zerolog.Logger) *Breaker {
-	b := &Breaker{action: action, halt: halt, drop: drop, log: log}
+// drop drops the slot. A nil log is slog.Default().
+func NewBreaker(action string, halt func(err error, freed func()), drop func(ctx context.Context) error, log *slog.Logger) *Breaker {
+	b := &Breaker{action: action, halt: halt, drop: drop, log: cmp.Or(log, slog.Default())}
 	b.set(BreakerArmed, "")
 	return b
 }
@@ -115,22 +115,22 @@ func (b *Breaker) Observe(s Status, limits Config) {
 		}
 		return
 	}
-	log := b.log.Error().Str("slot", s.Slot).Str("reason", reason)
+	log := b.log.With("slot", s.Slot, "reason", reason)
 	switch {
 	case b.action != BreakerDrop:
 		b.set(BreakerTripped, reason)
-		log.Msg("circuit breaker: the slot is kept, and a person must remove the cause of its growth (see walpost status)")
+		log.Error("circuit breaker: the slot is kept, and a person must remove the cause of its growth (see walpost status)")
 	case s.Blocker != nil && s.Blocker.Kind == BlockedBySlot: // dropping this slot would free no WAL
 		other := s.Blocker.String()
 		b.set(BreakerTripped, reason+"; it is not dropped, because another slot holds older WAL: "+other)
 		if !b.kept {
-			log.Str("blocker", other).Msg("circuit breaker: the slot is not dropped, because another slot holds older WAL")
+			log.Error("circuit breaker: the slot is not dropped, because another slot holds older WAL", "blocker", other)
 		}
 		b.kept, b.trip.tripped = true, false // the other slot may be gone at the next read
 	default:
 		b.dropping = true
 		b.set(BreakerTripped, reason)
-		log.Msg("circuit breaker: delivery stops, and walpost will try to drop the slot")
+		log.Error("circuit breaker: delivery stops, and walpost will try to drop the slot")
 		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so the delivery was stopped to drop the slot", reason),
 			"walpost tries to drop the slot when the relay has left it, and walpost status shows whether the slot still exists. Remove the cause of its growth. "+fault.Recover(limits.Tableless),
 			fault.RecoverCommands(limits.Tableless)...),
@@ -146,16 +146,16 @@ func (b *Breaker) dropSlot(slot, reason string) {
 		err := b.drop(ctx)
 		if err == nil {
 			b.set(BreakerDropped, reason)
-			b.log.Error().Str("slot", slot).Msg("circuit breaker: the slot is dropped")
+			b.log.Error("circuit breaker: the slot is dropped", "slot", slot)
 			return
 		}
 		if ctx.Err() != nil || !fault.Passing(err, true) {
 			b.set(BreakerTripped, fmt.Sprintf("%s; it cannot be dropped: %v", reason, err))
-			b.log.Error().Err(errors.Join(err, context.Cause(ctx))).Str("slot", slot).Msg("circuit breaker: the slot cannot be dropped")
+			b.log.Error("circuit breaker: the slot cannot be dropped", "err", errors.Join(err, context.Cause(ctx)), "slot", slot)
 			return
 		}
 		if !tried {
-			b.log.Warn().Err(err).Str("slot", slot).Dur("within", dropWithin).Msg("circuit breaker: the slot is not dropped yet, trying again")
+			b.log.Warn("circuit breaker: the slot is not dropped yet, trying again", "err", err, "slot", slot, "within", dropWithin)
 		}
 		wait.For(ctx, 500*time.Millisecond)
 	}

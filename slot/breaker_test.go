@@ -3,13 +3,12 @@ package slot
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/internal/fault"
 )
@@ -105,7 +104,7 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 			if halts++; !fault.NeedsPerson(err) || !strings.Contains(fault.Hint(err), "walpost recover") || freed == nil {
 				t.Errorf("halted by %v, hint %q", err, fault.Hint(err))
 			}
-		}, nil, zerolog.New(&logged))
+		}, nil, slog.New(slog.NewJSONHandler(&logged, nil)))
 		for i, c := range steps {
 			b.Observe(look(c.retained, c.other), Config{RetainedCritical: 100})
 			got := b.Status()
@@ -120,7 +119,7 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 // walpost recover refuses without a table.
 func TestTheBreakerAdvisesNoRecoverWithoutATable(t *testing.T) {
 	hint := ""
-	b := NewBreaker(BreakerDrop, func(err error, _ func()) { hint = fault.Hint(err) }, nil, zerolog.Nop())
+	b := NewBreaker(BreakerDrop, func(err error, _ func()) { hint = fault.Hint(err) }, nil, slog.New(slog.DiscardHandler))
 	for range tripAfter {
 		b.Observe(Status{Known: true, Forecast: Forecast{Exhaustion: math.Inf(1)}, Health: Health{Slot: "s", Exists: true, RetainedBytes: 70, WALStatus: "extended"}}, Config{RetainedCritical: 50, Tableless: true})
 	}
@@ -144,7 +143,7 @@ func TestTheBreakerSaysAtOnceWhyTheSlotIsNotDropped(t *testing.T) {
 						return fault.Repair(errors.New("must have the REPLICATION attribute"))
 					}
 					return nil
-				}, zerolog.New(&logged))
+				}, slog.New(slog.NewJSONHandler(&logged, nil)))
 				b.dropSlot("s", "the slot holds 1 TB")
 				want := BreakerDropped
 				if tries == math.MaxInt {

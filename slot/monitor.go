@@ -1,12 +1,12 @@
 package slot
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
 	"math"
 	"sync"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -34,9 +34,10 @@ type healthReader interface {
 }
 
 // Run reads the slot at once and then at every interval, until ctx ends, and closes reader. After each read that
-// succeeded it calls observe, if it is not nil, with what was read and the limits that it is judged by.
-func (m *Monitor) Run(ctx context.Context, reader healthReader, observe func(s Status, limits Config), log zerolog.Logger) {
+// succeeded it calls observe, if it is not nil, with what was read and the limits that it is judged by. A nil log is slog.Default().
+func (m *Monitor) Run(ctx context.Context, reader healthReader, observe func(s Status, limits Config), log *slog.Logger) {
 	defer reader.Close()
+	log = cmp.Or(log, slog.Default())
 	tick := time.NewTicker(m.Config().Interval)
 	defer tick.Stop()
 	failures := 0
@@ -48,10 +49,10 @@ func (m *Monitor) Run(ctx context.Context, reader healthReader, observe func(s S
 		switch m.add(h, err); {
 		case err != nil:
 			if failures++; failures == 1 {
-				log.Warn().Err(err).Msg("slot cannot be monitored")
+				log.Warn("slot cannot be monitored", "err", err)
 			}
 		case failures > 0:
-			log.Info().Int("times", failures).Msg("slot is monitored again")
+			log.Info("slot is monitored again", "times", failures)
 			failures = 0
 		}
 		if err == nil && observe != nil {

@@ -3,11 +3,10 @@ package slot
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/rs/zerolog"
 )
 
 // scripted answers looks in turn, the last one for ever.
@@ -37,7 +36,7 @@ func TestMonitorGoesOnAfterErrorsAndSaysWhatIsOld(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
-			m.Run(ctx, reader, nil, zerolog.Nop())
+			m.Run(ctx, reader, nil, slog.New(slog.DiscardHandler))
 			close(done)
 		}()
 		expect := func(after time.Duration, level Severity, known bool, err string) {
@@ -88,7 +87,7 @@ func TestLimitsChangeWhileTheMonitorRuns(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Breaker = BreakerAlert
 	m := NewMonitor(cfg, "s", "d")
-	b := NewBreaker(cfg.Breaker, nil, nil, zerolog.Nop())
+	b := NewBreaker(cfg.Breaker, nil, nil, slog.New(slog.DiscardHandler))
 	look := func() (Severity, BreakerState) {
 		m.add(Health{Slot: "s", At: time.Now(), Exists: true, RetainedBytes: 5 << 30, WALStatus: "extended", WALDirBytes: 6 << 30}, nil)
 		s := m.Status(time.Now(), time.Time{})

@@ -1,0 +1,9 @@
+package walpost
+
+import (
+	"github.com/rs/zerolog"
+	"log/slog"
+)
+
+// slogger is log for the packages that use log/slog.
+func slogger(log zerolog.Logger) *slog.Logger { return slog.New(zerolog.NewSlogHandler(log)) }
