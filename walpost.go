@@ -291,7 +291,7 @@ func (r *Relay) cleaner(loop *relay.Relay, open func(context.Context) ([]string,
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
 	cfg.Publication = r.rows.Names.Publication
-	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
+	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, slogger(r.cfg.Logger)
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
 	if r.polled != nil {
 		cfg.Below = func() uint64 { return deliveredBelow(loop.Status()) }

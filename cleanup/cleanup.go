@@ -18,13 +18,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/age"
@@ -78,7 +78,8 @@ type Settings struct {
 	// Progress returns the relay's progress. It is called from the cleaner's goroutine and must not
 	// block.
 	Progress func() Progress
-	Logger   zerolog.Logger
+	// Logger is slog.Default() by default.
+	Logger *slog.Logger
 	// Every is the time between two passes. 0 means 10 s.
 	Every time.Duration
 	// Batch is the number of rows that one statement deletes. 0 means 1,000.
@@ -145,6 +146,7 @@ type Cleaner struct {
 
 // New returns a Cleaner. It does not connect.
 func New(cfg Settings) *Cleaner {
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.Every <= 0 {
 		cfg.Every = defaultEvery
 	}
@@ -190,13 +192,13 @@ func (c *Cleaner) Run(ctx context.Context) {
 			c.update(func(s *Status) { s.Err = err.Error() })
 			if failed != err.Error() || time.Since(said) > sayAgain {
 				failed, said = err.Error(), time.Now()
-				c.cfg.Logger.Warn().Err(err).Msg("cleanup fails")
+				c.cfg.Logger.Warn("cleanup fails", "err", err)
 			}
 		default:
 			c.update(func(s *Status) { s.Err, s.LastPass = "", age.Since{Time: time.Now()} })
 			if failed != "" {
 				failed = ""
-				c.cfg.Logger.Info().Msg("cleanup works again")
+				c.cfg.Logger.Info("cleanup works again")
 			}
 		}
 		pause := c.cfg.Every
@@ -274,7 +276,7 @@ func (c *Cleaner) remove(ctx context.Context) error {
 	if gap := c.cfg.Progress().Gap; gap != "" {
 		why := fmt.Sprintf("gap %s was accepted, and rows of it may not be in Kafka: publish them, and run %s", gap, fault.Command("recover", "--close-gap="+gap))
 		if c.waits(why); c.gap != gap {
-			c.cfg.Logger.Warn().Str("token", gap).Msg("cleanup removes nothing: " + why)
+			c.cfg.Logger.Warn("cleanup removes nothing: "+why, "token", gap)
 		}
 		c.gap = gap
 		return nil

@@ -56,7 +56,7 @@ func (c *Cleaner) look(ctx context.Context) error {
 	c.update(func(s *Status) {
 		if strings.Join(s.Hints, "\n") != strings.Join(hints, "\n") {
 			for _, h := range hints {
-				c.cfg.Logger.Warn().Msg("cleanup: " + h)
+				c.cfg.Logger.Warn("cleanup: " + h)
 			}
 		}
 		s.Hints = hints
@@ -129,7 +129,7 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64
 			return nil
 		}
 		if givesWay(err) {
-			c.cfg.Logger.Debug().Err(err).Str("table", leaf.String()).Msg("the cleanup stops its pass, because the table is in use")
+			c.cfg.Logger.Debug("the cleanup stops its pass, because the table is in use", "err", err, "table", leaf.String())
 			c.waits(fmt.Sprintf("%s is locked: %s", leaf, err))
 			return nil
 		}

@@ -145,7 +145,7 @@ func (c *Cleaner) makeAhead(ctx context.Context, t *pg.TableFacts) error {
 			return err
 		}
 		c.update(func(s *Status) { s.Made++ })
-		c.cfg.Logger.Info().Str("partition", part.String()).Str("from", from).Str("to", to).Msg("partition created")
+		c.cfg.Logger.Info("partition created", "partition", part.String(), "from", from, "to", to)
 	}
 	return nil
 }
@@ -352,7 +352,7 @@ func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uin
 	if err != nil {
 		return look{}, err
 	}
-	c.cfg.Logger.Info().Str("partition", p.String()).Msg("partition detached")
+	c.cfg.Logger.Info("partition detached", "partition", p.String())
 	return look{done: true}, nil
 }
 
@@ -403,7 +403,7 @@ func (c *Cleaner) dropDetached(ctx context.Context, t pg.Table, below uint64) er
 				return look{}, err
 			}
 			c.update(func(s *Status) { s.Partitions++ })
-			c.cfg.Logger.Info().Str("partition", part.String()).Msg("partition dropped")
+			c.cfg.Logger.Info("partition dropped", "partition", part.String())
 			return found, nil
 		})
 		if err != nil && !givesWay(err) {

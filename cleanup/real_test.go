@@ -3,6 +3,7 @@ package cleanup
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strconv"
@@ -14,7 +15,6 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	ipg "github.com/walpost/walpost/internal/pg"
@@ -86,7 +86,7 @@ func newPlace(t *testing.T, version, ddl string, cfg Settings) *place {
 		defer p.mu.Unlock()
 		return p.progress
 	}
-	cfg.Logger = zerolog.Nop()
+	cfg.Logger = slog.New(slog.DiscardHandler)
 	p.Cleaner = New(cfg)
 	t.Cleanup(p.drop)
 	p.set(1, 0)
