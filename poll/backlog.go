@@ -91,10 +91,10 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 			return
 		case err != nil:
 			if failures++; failures == 1 {
-				s.set.Logger.Warn().Err(err).Msg("undelivered rows cannot be counted")
+				s.set.Logger.Warn("undelivered rows cannot be counted", "err", err)
 			}
 		case failures > 0:
-			s.set.Logger.Info().Int("times", failures).Msg("undelivered rows can be counted again")
+			s.set.Logger.Info("undelivered rows can be counted again", "times", failures)
 			failures = 0
 		}
 		s.mu.Lock()

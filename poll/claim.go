@@ -151,8 +151,8 @@ func (k *Claims) Refused(number uint32, why string) (again bool) {
 	}
 	k.finish(r, refused)
 	k.dropKey(r)
-	k.set.Logger.Warn().Str("table", k.set.Table.String()).Str("id", r.id).Int("attempts", r.attempts).Dur("again_in", k.pause.Limit(r.attempts)).Str("err", why).
-		Msg("a row was refused and is tried again; younger rows of its key wait for it")
+	k.set.Logger.Warn("a row was refused and is tried again; younger rows of its key wait for it",
+		"table", k.set.Table.String(), "id", r.id, "attempts", r.attempts, "again_in", k.pause.Limit(r.attempts), "err", why)
 	return true
 }
 
@@ -352,8 +352,8 @@ func (s *claimer) leave(ctx context.Context) error {
 			return err
 		}
 		if !time.Now().Before(until) || !wait.For(ctx, flushAfter) {
-			s.Claims.set.Logger.Warn().Int("rows", len(s.held)).Str("table", s.Claims.set.Table.String()).
-				Msg("other sessions have locked rows, so walpost cannot mark these rows as delivered: their events will be delivered again")
+			s.Claims.set.Logger.Warn("other sessions have locked rows, so walpost cannot mark these rows as delivered: their events will be delivered again",
+				"rows", len(s.held), "table", s.Claims.set.Table.String())
 			return nil
 		}
 	}

@@ -10,9 +10,8 @@
 package poll
 
 import (
+	"log/slog"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
@@ -93,8 +92,9 @@ type Settings struct {
 	ID, Key func(rel *cdc.Relation) string
 	// Needs says which columns of the table must be there. An error means that the configuration does
 	// not fit the table.
-	Needs  func(rel *cdc.Relation) (columns []string, err error)
-	Logger zerolog.Logger
+	Needs func(rel *cdc.Relation) (columns []string, err error)
+	// Logger is written to at edges only. By default it is slog.Default().
+	Logger *slog.Logger
 
 	// Bound is told until when records of claimed rows may be sent; the zero time is no limit. Afterwards
 	// not one byte may be sent. Unreachable reports whether the newest attempt to connect to a broker has

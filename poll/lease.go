@@ -3,6 +3,7 @@ package poll
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -134,11 +135,11 @@ func (s *claimer) tell(ctx context.Context) error {
 	if err != nil || !found.Ended {
 		return err
 	}
-	event, why := set.Logger.Info(), "walpost takes over their rows when the server's clock and this machine's clock have run at the same speed for as long as source.poll.lease"
+	log, level, why := set.Logger, slog.LevelInfo, "walpost takes over their rows when the server's clock and this machine's clock have run at the same speed for as long as source.poll.lease"
 	if s.clock.slow > 0 {
-		event, why = set.Logger.Warn().Dur("took", s.clock.slow), "walpost does not take over their rows while the server's answers take longer than a 32nd of source.poll.lease"
+		log, level, why = log.With("took", s.clock.slow), slog.LevelWarn, "walpost does not take over their rows while the server's answers take longer than a 32nd of source.poll.lease"
 	}
-	event.Str("table", set.Table.String()).Msg("leases of other workers have ended: " + why)
+	log.Log(ctx, level, "leases of other workers have ended: "+why, "table", set.Table.String())
 	return nil
 }
 

@@ -3,11 +3,10 @@ package poll
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -178,7 +177,7 @@ func TestTheLogSaysWhyAnEndedLeaseIsNotTakenOver(t *testing.T) {
 	} {
 		w := strategyWorld(t, testenv.Postgres(t, "17"), Claim)
 		var log strings.Builder
-		w.set.Logger, w.set.Lease = zerolog.New(&log), lease
+		w.set.Logger, w.set.Lease = slog.New(slog.NewJSONHandler(&log, nil)), lease
 		a := w.worker(nil)
 		if a.want(""); strings.Contains(log.String(), "leases") {
 			t.Errorf("no lease has ended: %s", &log)

@@ -80,7 +80,7 @@ func (s *Session) lock(ctx context.Context) error {
 			}
 		case got.Holder != logged:
 			logged = got.Holder
-			s.src.set.Logger.Info().Int32("pid", got.Holder).Msg("another process polls for this relay: waiting for it")
+			s.src.set.Logger.Info("another process polls for this relay: waiting for it", "pid", got.Holder)
 		}
 		if !wait.For(ctx, lockEvery) {
 			return fault.Retry(ctx.Err())

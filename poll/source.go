@@ -1,9 +1,11 @@
 package poll
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,6 +32,7 @@ type Source struct {
 
 // NewSource makes a Source. It does not connect.
 func NewSource(set Settings) *Source {
+	set.Logger = cmp.Or(set.Logger, slog.Default())
 	s := &Source{set: set}
 	s.claims = newClaims(&s.set)
 	return s
