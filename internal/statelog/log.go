@@ -4,15 +4,16 @@
 package statelog
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -31,8 +32,8 @@ type Config struct {
 	// TransactionalID makes this process the only writer. A Log without it has as many writers as there are processes.
 	TransactionalID string
 	Codec           kgo.CompressionCodec
-	Logger          zerolog.Logger // the zero value is silent
-	Hooks           []kgo.Hook     // of the client that produces
+	Logger          *slog.Logger // slog.Default() by default
+	Hooks           []kgo.Hook   // of the client that produces
 }
 
 // A Log writes and reads partition 0 of a topic: see relay.ParkingLog. One goroutine calls Open, Append, Appends, Unwritten
@@ -80,6 +81,7 @@ const transactionTimeout = 30 * time.Second
 
 // New returns a Log. It doesn't wait for the brokers. Nothing is written before the first Open.
 func New(cfg Config) *Log {
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	return &Log{Config: cfg, timeout: transactionTimeout, patience: kafka.ReadPatience, wake: make(chan struct{}, 1)}
 }
 
@@ -140,7 +142,7 @@ func (l *Log) Open(ctx context.Context, create bool) (cdc.LogState, error) {
 		return cdc.LogState{}, l.broken
 	}
 	if was := l.topic; t != nil && was != [16]byte{} && was != now.TopicID() {
-		l.Logger.Warn().Str("topic", l.Topic).Msg("the topic was deleted and created again, so what it had is lost")
+		l.Logger.Warn("the topic was deleted and created again, so what it had is lost", "topic", l.Topic)
 	}
 	l.there, l.topic, l.broken = t != nil, now.TopicID(), nil
 	if t == nil {
@@ -247,10 +249,10 @@ func (l *Log) create(ctx context.Context, cl *kgo.Client) (*kafka.Topic, error) 
 	if err != nil {
 		return nil, fmt.Errorf("create: %w", err)
 	}
-	l.Logger.Info().Str("topic", l.Topic).Msg("topic created")
+	l.Logger.Info("topic created", "topic", l.Topic)
 	if refused != nil {
-		l.Logger.Warn().Err(refused).Str("topic", l.Topic).
-			Msg("the brokers refuse walpost's settings of the topic, so it has settings of theirs: walpost check says what follows")
+		l.Logger.Warn("the brokers refuse walpost's settings of the topic, so it has settings of theirs: walpost check says what follows",
+			"err", refused, "topic", l.Topic)
 	}
 	for pause := kafka.Backoff(0); ; {
 		t, err := kafka.DescribeTopic(ctx, cl, l.Topic, asked...)
@@ -269,7 +271,7 @@ func (l *Log) warn(err error, what string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.warned {
-		l.Logger.Warn().Err(err).Str("topic", l.Topic).Msg(what)
+		l.Logger.Warn(what, "err", err, "topic", l.Topic)
 	}
 	l.warned = true
 }

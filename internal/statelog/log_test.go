@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -13,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -661,7 +661,7 @@ func TestALogIsNotTrimmedWithoutTheRight(t *testing.T) {
 	w := fakeWorld(t, nil)
 	cfg := config(w.brokers, w.topic)
 	var log bytes.Buffer
-	cfg.Logger = zerolog.New(&log).Level(zerolog.WarnLevel)
+	cfg.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	b := openLog(t, cfg)
 	b.fence()
 	b.append(3)

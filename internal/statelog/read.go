@@ -44,8 +44,8 @@ func (l *Log) Read(ctx context.Context, from int64, each func(*kgo.Record) bool)
 		}
 		if now := time.Now(); now.Sub(said) >= sayReading {
 			said = now
-			l.Logger.Info().Str("topic", l.Topic).Int64("offset", rec.Offset).Int64("end", r.End).Dur("for", now.Sub(began).Round(time.Millisecond)).
-				Msg("reading a topic of walpost's own; walpost check says whether it is larger than necessary")
+			l.Logger.Info("reading a topic of walpost's own; walpost check says whether it is larger than necessary",
+				"topic", l.Topic, "offset", rec.Offset, "end", r.End, "for", now.Sub(began).Round(time.Millisecond))
 		}
 		if next = rec.Offset + 1; !each(rec) {
 			return errEnough

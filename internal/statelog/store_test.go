@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -360,7 +360,7 @@ func TestACheckpointTopicIsMadeWithoutSettingsThatAreRefused(t *testing.T) {
 	}})
 	var log strings.Builder
 	cfg := config(w.brokers, w.topic)
-	cfg.Logger = zerolog.New(&log)
+	cfg.Logger = slog.New(slog.NewJSONHandler(&log, nil))
 	if _, err := openStore(t, cfg).Load(patient(t), "n"); err != nil {
 		t.Fatal(err)
 	}
