@@ -270,7 +270,7 @@ func (c *Config) routing() router.Config {
 // sink is the configuration as the Kafka sink wants it.
 func (c *Config) sink() sink.Config {
 	cfg := c.Kafka
-	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger
+	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), slogger(c.Logger)
 	cfg.DeadLetters, cfg.Bury = c.Delivery.DeadLetterTopic, c.Delivery.OnPoison.Bury()
 	cfg.Parking, cfg.Park = c.Delivery.ParkingTopic, c.Delivery.OnPoison.Park()
 	return cfg

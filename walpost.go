@@ -207,7 +207,7 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 func (r *Relay) parkingLog() *statelog.Log {
 	to := r.cfg.sink()
 	return statelog.New(statelog.Config{
-		Config: to.Config, Topic: to.Parking, Settings: statelog.Letters, TransactionalID: r.cfg.Name, Codec: to.Codec(), Logger: slogger(to.Logger), Hooks: to.Hooks,
+		Config: to.Config, Topic: to.Parking, Settings: statelog.Letters, TransactionalID: r.cfg.Name, Codec: to.Codec(), Logger: to.Logger, Hooks: to.Hooks,
 	})
 }
 
@@ -364,7 +364,7 @@ func (r *Relay) openStore() (kept store, free func(), err error) {
 		}, nil
 	}
 	to := r.cfg.sink()
-	kafka, err := statelog.NewKafkaStore(statelog.Config{Config: to.Config, Topic: r.cfg.Checkpoint.Topic, Logger: slogger(to.Logger)})
+	kafka, err := statelog.NewKafkaStore(statelog.Config{Config: to.Config, Topic: r.cfg.Checkpoint.Topic, Logger: to.Logger})
 	if err != nil {
 		return nil, nil, fmt.Errorf("checkpoint store: %w", err)
 	}

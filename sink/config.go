@@ -6,9 +6,9 @@
 package sink
 
 import (
+	"log/slog"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/conf"
@@ -40,8 +40,8 @@ type Config struct {
 	Parking string `yaml:"-"`
 	Park    bool   `yaml:"-"`
 
-	// Logger is written to at edges only. The zero value is silent.
-	Logger zerolog.Logger `yaml:"-"`
+	// Logger is written to at edges only. By default it is slog.Default().
+	Logger *slog.Logger `yaml:"-"`
 	// Hooks are given to every client that produces, such as those of the metrics plugin. They must bear several clients.
 	Hooks []kgo.Hook `yaml:"-"`
 }

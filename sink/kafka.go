@@ -1,14 +1,15 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
@@ -29,7 +30,7 @@ import (
 // keeps the order.
 type Kafka struct {
 	cfg Config
-	log zerolog.Logger
+	log *slog.Logger
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -100,7 +101,7 @@ func Open(cfg Config) (*Kafka, error) {
 // newKafka makes a sink without brokers.
 func newKafka(cfg Config) *Kafka {
 	s := &Kafka{
-		cfg: cfg, log: cfg.Logger, link: link{wire: usualWire}, directory: directory{topics: map[string]*topic{}, keep: usualKeep},
+		cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default()), link: link{wire: usualWire}, directory: directory{topics: map[string]*topic{}, keep: usualKeep},
 		lanes: map[int32]*lane{}, outbox: outbox{wake: make(chan struct{}, 1)}, counts: counts{topics: map[string]*uint64{}},
 		hash: hash{by: kgo.StickyKeyPartitioner(nil).ForTopic("")},
 	}

@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 	"testing"
@@ -57,7 +58,7 @@ type bench struct {
 
 func config(brokers []string) Config {
 	cfg := DefaultConfig()
-	cfg.Brokers, cfg.WindowEvents, cfg.WindowBytes = brokers, 50_000, 64<<20
+	cfg.Brokers, cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = brokers, 50_000, 64<<20, slog.New(slog.DiscardHandler)
 	return cfg
 }
 

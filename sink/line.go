@@ -233,6 +233,6 @@ func (s *Kafka) create(topic string) error {
 	if err != nil {
 		return fmt.Errorf("create topic %s: %w", topic, err)
 	}
-	s.log.Info().Str("topic", topic).Msg("topic created")
+	s.log.Info("topic created", "topic", topic)
 	return fmt.Errorf("topic %s %w", topic, errFresh)
 }

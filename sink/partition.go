@@ -280,8 +280,8 @@ func (p *partition) renumber() {
 	s := p.t.s
 	if i := slices.IndexFunc(p.again, func(b *batch) bool { return b.lost }); i >= 0 {
 		s.counts.abandoned++
-		s.log.Warn().Str("topic", p.t.name).Int32("partition", p.n).Err(p.again[0].err).
-			Msg("whether earlier events were written cannot be known: trying again under a new producer id; events may be delivered twice")
+		s.log.Warn("whether earlier events were written cannot be known: trying again under a new producer id; events may be delivered twice",
+			"topic", p.t.name, "partition", p.n, "err", p.again[0].err)
 	}
 	p.divide()
 	p.renew, p.numbered = true, 0

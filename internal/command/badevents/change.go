@@ -6,10 +6,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
@@ -48,7 +48,7 @@ type Topics struct {
 
 // Open reads the topics.
 func Open(ctx context.Context, cfg Config) (*Topics, error) {
-	cfg.Kafka.Bury, cfg.Kafka.Logger = false, zerolog.Nop()
+	cfg.Kafka.Bury, cfg.Kafka.Logger = false, slog.New(slog.DiscardHandler)
 	t := &Topics{Config: cfg}
 	var err error
 	if t.client, err = cfg.Kafka.NewClient(&t.dials); err != nil {
