@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -84,7 +85,7 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 	source := r.reads()
 	if r.polled == nil {
 		quiet := *r.source.Config()
-		quiet.Logger = zerolog.Nop() // the doctor reports the warnings
+		quiet.Logger = slog.New(slog.DiscardHandler) // the doctor reports the warnings
 		source = pgSource{replication.NewSource(quiet)}
 	}
 	cfg := r.loopConfig(r.snapshot(), 0)

@@ -249,7 +249,7 @@ func (c *Config) replication() replication.Config {
 		Archives: c.Cleanup.Mode == cleanup.MoveToArchive, ArchiveTable: c.Cleanup.ArchiveTable,
 		Owns: c.Cleanup.Mode == cleanup.DropPartitions,
 	}
-	s.Logger = c.Logger
+	s.Logger = slogger(c.Logger)
 	return s
 }
 

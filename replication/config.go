@@ -3,12 +3,11 @@ package replication
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
@@ -74,8 +73,8 @@ type Config struct {
 
 	// ApplicationName is what Postgres shows for our connections. Default: the DSN's, else "walpost".
 	ApplicationName string `yaml:"-"`
-	// Logger is written to at edges only. The zero value is silent.
-	Logger zerolog.Logger `yaml:"-"`
+	// Logger is written to at edges only. By default it is slog.Default().
+	Logger *slog.Logger `yaml:"-"`
 }
 
 const defaultCreateTimeout = 10 * time.Minute

@@ -40,7 +40,7 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 		case err != nil:
 			return made, pg.Classify(fmt.Errorf("create publication %s: %w", s.cfg.Publication, err))
 		default:
-			s.cfg.Logger.Info().Str("publication", s.cfg.Publication).Strs("tables", s.cfg.AllTables()).Msg("publication created")
+			s.cfg.Logger.Info("publication created", "publication", s.cfg.Publication, "tables", append([]string{}, s.cfg.AllTables()...)) // not null where there is none
 		}
 	}
 	if replace {
@@ -48,7 +48,7 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 		if err != nil && pg.SQLState(err) != pg.StateUndefinedObject {
 			return made, pg.Classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
 		}
-		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("dropped the lost slot; walpost creates it again")
+		s.cfg.Logger.Warn("dropped the lost slot; walpost creates it again", "slot", s.cfg.Slot)
 	}
 	return s.makeSlot(ctx, conn, sql, f, export)
 }
@@ -99,7 +99,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 				text = "the primary to log its running transactions (on the primary, run SELECT pg_log_standby_snapshot();)"
 			}
 			if waitsFor = text; text != "" {
-				s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Ints32("pids", pids).Msg("creating the slot waits for " + text)
+				s.cfg.Logger.Warn("creating the slot waits for "+text, "slot", s.cfg.Slot, "pids", pids)
 			}
 			continue
 		case <-limited.Done():
@@ -134,7 +134,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 func (s *Source) slotMade(step, snapshot string, err error) (made madeSlot, _ error) {
 	switch state := pg.SQLState(err); {
 	case err == nil:
-		s.cfg.Logger.Info().Str("slot", s.cfg.Slot).Msg("slot created")
+		s.cfg.Logger.Info("slot created", "slot", s.cfg.Slot)
 		return madeSlot{created: true, snapshot: snapshot}, nil
 	case state == pg.StateDuplicate:
 		return made, nil

@@ -108,7 +108,7 @@ func (s *Session) notice(body []byte) error {
 	}
 	severity := cmp.Or(m.SeverityUnlocalized, m.Severity)
 	if m.Code != pg.StateNotInState || severity != "WARNING" {
-		s.cfg.logger.Info().Str("slot", s.cfg.slot).Str("severity", severity).Str("sqlstate", m.Code).Str("notice", m.Message).Msg("notice in the stream")
+		s.cfg.logger.Info("notice in the stream", "slot", s.cfg.slot, "severity", severity, "sqlstate", m.Code, "notice", m.Message)
 		return nil
 	}
 	return fault.Person(

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 
@@ -30,7 +31,7 @@ type Source struct {
 
 // NewSource makes a Source of a valid Config whose secrets are read. It does not connect.
 func NewSource(cfg Config) *Source {
-	cfg.CreateTimeout = cmp.Or(cfg.CreateTimeout, defaultCreateTimeout)
+	cfg.CreateTimeout, cfg.Logger = cmp.Or(cfg.CreateTimeout, defaultCreateTimeout), cmp.Or(cfg.Logger, slog.Default())
 	return &Source{cfg: cfg, warned: map[string]bool{}}
 }
 
@@ -186,7 +187,7 @@ func (s *Source) judge(f *pg.Facts, makes bool) error {
 	for i := range found {
 		if w := &found[i]; w.Verdict == condition.Warn && !s.warned[w.Why] {
 			s.warned[w.Why] = true
-			s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Str("hint", w.FixText()).Msg(w.Why)
+			s.cfg.Logger.Warn(w.Why, "slot", s.cfg.Slot, "hint", w.FixText())
 		}
 	}
 	return nil

@@ -3,13 +3,13 @@ package replication
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/condition"
@@ -41,7 +41,7 @@ func newWorld(t *testing.T, pg *testenv.PG, sql ...string) *world {
 	w.cfg.DSN, w.cfg.Tables = conf.Secret(w.dsn), []string{"public.outbox"}
 	w.cfg.Slot, _ = w.cfg.Database()
 	w.cfg.Needs = func(*cdc.Relation) ([]string, error) { return []string{"id", "aggregate_id", "payload"}, nil }
-	w.cfg.Logger = zerolog.New(zerolog.SyncWriter(w.logs))
+	w.cfg.Logger = slog.New(slog.NewJSONHandler(w.logs, nil))
 	w.exec(sql...)
 	return w
 }
@@ -355,7 +355,7 @@ func TestFirstOpenMakesPublicationThenSlot(t *testing.T) {
 		if found := w.unmet(); len(found) > 0 {
 			t.Errorf("unmet: %v", found)
 		}
-		if strings.Contains(w.logs.String(), `"level":"warn"`) {
+		if strings.Contains(w.logs.String(), `"level":"WARN"`) {
 			t.Errorf("warnings: %s", w.logs)
 		}
 	})

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -105,6 +105,6 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.LSN, e
 	}
 	return newSession(conn, nil, sessionConfig{
 		slot: name, publication: s.cfg.Publication, role: f.Server.Role, walSenderTimeout: pg.Millis(f.Server.SenderTimeout), confirmKeepalives: true,
-		logger: zerolog.Nop(), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: made.LSN.Position()}}, roots: f.Roots(),
+		logger: slog.New(slog.DiscardHandler), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: made.LSN.Position()}}, roots: f.Roots(),
 	}), made.LSN, nil
 }

@@ -10,13 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/backoff"
@@ -73,7 +73,7 @@ type sessionConfig struct {
 	walSenderTimeout time.Duration
 	// confirmKeepalives hands keepalives on as positions (Idle with Pos > 0).
 	confirmKeepalives bool
-	logger            zerolog.Logger
+	logger            *slog.Logger
 
 	// identity is what Open found, and what Identity returns until Start.
 	identity cdc.Identity
@@ -191,8 +191,8 @@ func (s *Session) fill() func(*cdc.Relation) error {
 			}
 		}
 		if root, ok := s.cfg.roots[rel.ID]; ok && (rel.Schema != root.Schema || rel.Name != root.Name) {
-			s.cfg.logger.Warn().Stringer("name", rel).Stringer("table", root).
-				Msg("these rows come under another name, because they were written before the table was renamed, or before publish_via_partition_root was set: walpost treats them as rows of the table")
+			s.cfg.logger.Warn("these rows come under another name, because they were written before the table was renamed, or before publish_via_partition_root was set: walpost treats them as rows of the table",
+				"name", rel.String(), "table", root.String())
 			rel.Schema, rel.Name = root.Schema, root.Name
 		}
 		return nil

@@ -5,14 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -235,7 +234,7 @@ func TestASlotInUseIsWaitedForAndItsHolderNamedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		cfg := testConfig()
-		cfg.logger = zerolog.New(&log)
+		cfg.logger = slog.New(slog.NewJSONHandler(&log, nil))
 		var held atomic.Bool
 		held.Store(true)
 		cfg.recheck = func(context.Context) (cdc.Identity, error) {

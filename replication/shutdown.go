@@ -39,7 +39,7 @@ func (s *Session) detectShutdown() {
 		defer close(gone)
 		defer d.close()
 		if err := d.run(ctx, s.suspect); err != nil {
-			s.cfg.logger.Warn().Str("slot", s.cfg.slot).AnErr("err", err).Msg("the server is shutting down; closing the stream")
+			s.cfg.logger.Warn("the server is shutting down; closing the stream", "slot", s.cfg.slot, "err", err)
 			err = fault.Retry(fmt.Errorf("stream of slot %s: %w: %w", s.cfg.slot, errGoingDown, err))
 			s.ended.Store(&err)
 			s.wire.kill()

@@ -33,7 +33,7 @@ func (s *Session) takeSlot(ctx context.Context, at cdc.LSN) error {
 		}
 		if refused == nil {
 			if !logged.IsZero() {
-				s.cfg.logger.Info().Str("slot", s.cfg.slot).Dur("waited", time.Since(began).Round(time.Millisecond)).Msg("slot is free, and walpost has taken it")
+				s.cfg.logger.Info("slot is free, and walpost has taken it", "slot", s.cfg.slot, "waited", time.Since(began).Round(time.Millisecond))
 			}
 			return nil
 		}
@@ -42,7 +42,7 @@ func (s *Session) takeSlot(ctx context.Context, at cdc.LSN) error {
 		}
 		if logged.IsZero() || time.Since(logged) >= inUseEvery {
 			logged = time.Now()
-			s.cfg.logger.Warn().Str("slot", s.cfg.slot).Int32("pid", s.holder(ctx)).Str("err", refused.Message).Msg("slot is in use; waiting for it")
+			s.cfg.logger.Warn("slot is in use; waiting for it", "slot", s.cfg.slot, "pid", s.holder(ctx), "err", refused.Message)
 		}
 		if !wait.For(ctx, inUseRetry.Pause(tries)) {
 			return fault.Retry(fmt.Errorf("wait for slot %s: %w: %w", s.cfg.slot, refused, context.Cause(ctx)))

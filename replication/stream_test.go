@@ -3,11 +3,10 @@ package replication
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -351,7 +350,7 @@ func TestASlotInUseIsTakenOverWhenItIsFree(t *testing.T) {
 	first := w.stream(0)
 	pid := w.slot("active_pid")
 	var log testenv.Output
-	w.cfg.Logger = zerolog.New(&log)
+	w.cfg.Logger = slog.New(slog.NewJSONHandler(&log, nil))
 	second, err := w.open(w.source(), false, false)
 	if err != nil {
 		t.Fatal(err)

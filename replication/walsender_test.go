@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
-	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"github.com/walpost/walpost/cdc"
@@ -44,7 +44,7 @@ type status struct {
 // testConfig is of a slot that is confirmed up to 100.
 func testConfig() sessionConfig {
 	return sessionConfig{
-		slot: "slot", publication: "pub", role: "walpost", walSenderTimeout: time.Minute, confirmKeepalives: true, logger: zerolog.Nop(),
+		slot: "slot", publication: "pub", role: "walpost", walSenderTimeout: time.Minute, confirmKeepalives: true, logger: slog.New(slog.DiscardHandler),
 		identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: 100}},
 	}
 }
