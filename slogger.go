@@ -1,9 +1,8 @@
 package walpost
 
 import (
-	"log/slog"
-
 	"github.com/rs/zerolog"
+	"log/slog"
 )
 
 // slogger is log for the packages that use log/slog.

@@ -246,7 +246,7 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 // tables reads the rows that are in the tables.
 func (r *Relay) tables() *backfill.Tables {
 	t := &backfill.Tables{
-		Source: r.source, From: r.rows, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: r.cfg.Logger,
+		Source: r.source, From: r.rows, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: slogger(r.cfg.Logger),
 	}
 	if r.polled != nil {
 		t.Begin = pollSource{r.polled}.begin

@@ -71,10 +71,10 @@ func unfinished(c checkpoint.Copy, all []*table.Table) (left []*table.Table, err
 func (r *reading) readAhead(ctx context.Context, from cdc.LSN) error {
 	r.streamed = newRowSet()
 	upTo := r.reader.Position()
-	r.Logger.Info().Str("lsn", upTo.String()).Msg("reading ahead of the slot: rows that the stream will deliver are left out of this reading of the table")
+	r.Logger.Info("reading ahead of the slot: rows that the stream will deliver are left out of this reading of the table", "lsn", upTo.String())
 	err := r.Source.ReadAhead(ctx, from, upTo, r.streamed.add)
 	if errors.Is(err, replication.ErrNoReadAhead) {
-		r.Logger.Warn().Err(err).Msg("rows that were written after the slot was created are delivered twice, and rows of one key may be out of order the first time")
+		r.Logger.Warn("rows that were written after the slot was created are delivered twice, and rows of one key may be out of order the first time", "err", err)
 		r.streamed.Close()
 		r.streamed = nil // the stream may end before it gives the rows that were read ahead
 		return nil
@@ -95,7 +95,7 @@ func (r *reading) lookForEqual(ctx context.Context, t *table.Table) error {
 	equal, err := t.HasEqual(ctx)
 	if equal {
 		r.equal = append(r.equal, t.Relation)
-		r.Logger.Warn().Stringer("table", t).Msg("the table has equal rows and no primary key: the rows that were written since the slot was created are delivered twice")
+		r.Logger.Warn("the table has equal rows and no primary key: the rows that were written since the slot was created are delivered twice", "table", t.String())
 	}
 	return err
 }

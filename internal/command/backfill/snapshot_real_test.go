@@ -3,6 +3,7 @@ package backfill
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -49,7 +50,7 @@ func newWorld(t *testing.T, version string, options ...testenv.PGOption) *world 
 	}
 	w.tables = &Tables{
 		From:    table.Source{DB: pg.Database{DSN: w.dsn}, Names: pg.Names{Publication: "walpost", Tables: []pg.Table{{Schema: "public", Name: "outbox"}}}},
-		Columns: w.routes.Columns, OrderColumn: "seq",
+		Columns: w.routes.Columns, OrderColumn: "seq", Logger: slog.New(slog.DiscardHandler),
 	}
 	return w
 }

@@ -6,8 +6,7 @@ package backfill
 import (
 	"context"
 	"fmt"
-
-	"github.com/rs/zerolog"
+	"log/slog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
@@ -32,7 +31,7 @@ type Tables struct {
 	Unordered bool
 	// After is that of relay.Copying.
 	After  uint64
-	Logger zerolog.Logger
+	Logger *slog.Logger
 
 	subset subset
 }
