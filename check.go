@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/checkpoint"
@@ -89,7 +88,7 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 		source = pgSource{replication.NewSource(quiet)}
 	}
 	cfg := r.loopConfig(r.snapshot(), 0)
-	cfg.Logger = zerolog.Nop()
+	cfg.Logger = slog.New(slog.DiscardHandler)
 	f.Forecast, f.err = relay.Foresee(ctx, cfg, source, func(ctx context.Context, name string) (map[string][]byte, error) {
 		records, err := store.Look(ctx, name)
 		f.unread = err != nil

@@ -1,8 +1,9 @@
 package walpost
 
 import (
-	"github.com/rs/zerolog"
 	"log/slog"
+
+	"github.com/rs/zerolog"
 )
 
 // slogger is log for the packages that use log/slog.

@@ -239,7 +239,7 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 			ParkingTopic: r.cfg.Delivery.ParkingTopic, ParkLimit: r.cfg.Delivery.ParkLimit, Tables: tables,
 		},
 		SkipSnapshot: r.cfg.Source.Snapshot == "never",
-		Logger:       r.cfg.Logger,
+		Logger:       slogger(r.cfg.Logger),
 	}
 }
 

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -96,7 +97,7 @@ func loopOver(tb testing.TB, n, rows int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	src := &benchSource{n: n, rows: rows, row: -1, pos: 16, stop: cancel, vals: [1]cdc.Value{{Bytes: []byte("x")}}}
 	cfg := DefaultConfig()
-	cfg.Name = "shop"
+	cfg.Name, cfg.Logger = "shop", slog.New(slog.DiscardHandler)
 	r := New(cfg, src, benchRouter{[]byte("key"), make([]byte, 300)}, &benchSink{wake: make(chan struct{}, 1)}, benchStore{})
 	if err := r.Run(ctx); err != nil {
 		tb.Fatal(err)

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/walpost/walpost/checkpoint"
@@ -100,7 +101,7 @@ func (c *checkpointer) due(now time.Time, p phase, tidy bool) {
 func (c *checkpointer) close(tokens []string) {
 	open := checkpoint.StillOpen(c.accepted, tokens)
 	if len(open) < len(c.accepted) {
-		c.log.Info().Int("open", len(open)).Msg("an accepted gap is closed")
+		c.log.Info("an accepted gap is closed", "open", len(open))
 	}
 	c.accepted = open
 }
@@ -179,7 +180,7 @@ func (c *checkpointer) save(now time.Time) {
 		default:
 			c.durable, c.sent = &rec, sent
 			c.failure, c.retry = "", time.Time{}
-			c.failing.Over(time.Now(), c.log.Info()).Msg("the checkpoint can be written again")
+			c.failing.Over(time.Now(), c.log).Info("the checkpoint can be written again")
 		}
 	})
 }
@@ -191,8 +192,7 @@ func (c *checkpointer) failed(err error) {
 	c.failure, c.active = err.Error(), true
 	c.retry = now.Add(saveAgain.Pause(c.failing.Times + 1))
 	c.noteError(err, &c.failing)
-	c.failing.Fault(now, c.log.Warn()).Err(err).Str(c.durable.Position.Log()).
-		Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
+	c.failing.Fault(now, c.log).Warn("checkpoint cannot be written: delivery goes on, nothing is confirmed", "err", err, slog.String(c.durable.Position.Log()))
 }
 
 // saveHalt begins a write of the first halt.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -137,7 +138,7 @@ func (c *connector) refused(ctx context.Context, err error) error {
 		failed, edge = noStore, &c.unread
 	}
 	c.noteError(err, edge)
-	edge.Fault(time.Now(), c.log.Warn()).Err(err).Func(hint(err)).Msg("no session, trying again")
+	edge.Fault(time.Now(), c.log).Warn("no session, trying again", "err", err, hint(err))
 	c.l.to(failed, err.Error())
 	return nil
 }
@@ -200,12 +201,12 @@ func (c *connector) install(ctx context.Context, a *attempt) error {
 		return err
 	}
 	c.l.to(c.l.phase.about())
-	c.unread.Over(c.now, c.log.Info()).Msg("checkpoint store recovered")
-	connected, msg := c.log.Info(), "connected"
+	c.unread.Over(c.now, c.log).Info("checkpoint store recovered")
+	log, msg := c.log, "connected"
 	if c.lost.Times > 0 {
-		connected, msg = c.lost.Over(c.now, connected), "source recovered"
+		log, msg = c.lost.Over(c.now, log), "source recovered"
 	}
-	connected.Str(c.found.Reader()).Str(a.start.Log()).Uint64("epoch", a.Rec.Epoch).
-		Str("system_identifier", c.found.SystemID).Uint32("timeline", c.found.Timeline).Msg(msg)
+	log.Info(msg, slog.String(c.found.Reader()), slog.String(a.start.Log()), "epoch", a.Rec.Epoch,
+		"system_identifier", c.found.SystemID, "timeline", c.found.Timeline)
 	return c.l.confirm()
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -58,7 +59,7 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 		return l.cfg.Copying.Tables.Rows(ctx, a.sess, c)
 	}
 	feed.Freed = func() {
-		l.log.Info().Dur("waited", SnapshotPatience).Msg("the snapshot of the tables is freed, because no record can be sent: walpost reads the other rows later, as they are then")
+		l.log.Info("the snapshot of the tables is freed, because no record can be sent: walpost reads the other rows later, as they are then", "waited", SnapshotPatience)
 	}
 	if was != nil {
 		feed.freed = was.feed.freed
@@ -70,8 +71,7 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 	l.startFlight(0)
 	l.st.Received = a.Rec.Position
 	l.phase = &copying{parts: l.parts, l: l, feed: feed}
-	l.log.Info().Str("origin", feed.Copy.Origin).Uint64("published", feed.Copy.Rows).Str(a.Rec.Position.Log()).
-		Msg("publishing rows of the table, ahead of the stream")
+	l.log.Info("publishing rows of the table, ahead of the stream", "origin", feed.Copy.Origin, "published", feed.Copy.Rows, slog.String(a.Rec.Position.Log()))
 	return nil
 }
 
@@ -180,7 +180,7 @@ func (c *copying) about() (trigger, string) {
 
 // over goes on to the stream, once a record that asks for no copy is durable.
 func (c *copying) over() error {
-	c.log.Info().Str("origin", c.feed.Copy.Origin).Uint64("rows", c.feed.Copy.Rows).Msg("the rows of the table are published")
+	c.log.Info("the rows of the table are published", "origin", c.feed.Copy.Origin, "rows", c.feed.Copy.Rows)
 	c.l.phase = c.l.newStreaming(c.checkpointer.durable.Next)
 	if c.feed.Copy.Origin == checkpoint.OriginRecover {
 		return errCopied

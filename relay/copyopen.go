@@ -96,7 +96,7 @@ func (r *opener) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*chec
 		return nil, fault.Config(fmt.Errorf("the snapshot that was begun is not finished: %d rows are published, and source.snapshot does not ask for it any more", rec.Copy.Rows),
 			"Set source.snapshot as it was to finish it, or to \"never\" to leave out the remaining rows.")
 	}
-	r.log.Warn().Uint64("rows", rec.Copy.Rows).Msg("THE SNAPSHOT IS GIVEN UP, because source.snapshot is never: the rows of the table that are not published yet are left out")
+	r.log.Warn("THE SNAPSHOT IS GIVEN UP, because source.snapshot is never: the rows of the table that are not published yet are left out", "rows", rec.Copy.Rows)
 	if rec.Copy.Slot { // the record of the next epoch leaves the copy out
 		return rec, nil
 	}

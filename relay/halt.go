@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
@@ -47,7 +48,7 @@ func (s *shutdown) run(ctx context.Context, err error) error {
 // stop is the clean end of a run.
 func (s *shutdown) stop() error {
 	s.l.to(stops, "stopping")
-	s.log.Info().Int("in_flight", s.inFlight()).Dur("grace", s.cfg.ShutdownGrace).Msg("stopping")
+	s.log.Info("stopping", "in_flight", s.inFlight(), "grace", s.cfg.ShutdownGrace)
 	from := s.now
 	err := s.drain(nil, s.now.Add(s.cfg.ShutdownGrace))
 	s.finish()
@@ -57,10 +58,10 @@ func (s *shutdown) stop() error {
 	}
 	again := s.flight.Sent - s.checkpointer.sent
 	if again > 0 {
-		s.log.Warn().Uint64("events", again).Int("unacknowledged", s.inFlight()).Str(s.checkpointer.durable.Position.Log()).
-			Msg("stopped before everything was acknowledged and checkpointed: the next start delivers these events again")
+		s.log.Warn("stopped before everything was acknowledged and checkpointed: the next start delivers these events again",
+			"events", again, "unacknowledged", s.inFlight(), slog.String(s.checkpointer.durable.Position.Log()))
 	} else {
-		s.log.Info().Str(s.checkpointer.durable.Position.Log()).Dur("took", time.Since(from).Round(time.Millisecond)).Msg("stopped")
+		s.log.Info("stopped", slog.String(s.checkpointer.durable.Position.Log()), "took", time.Since(from).Round(time.Millisecond))
 	}
 	if err == nil && s.bad != nil {
 		err = s.bad
@@ -111,7 +112,7 @@ func (s *shutdown) finish() {
 		tried = true
 	}
 	for _, halt := range c.halts.all {
-		s.log.Error().Str("token", halt.Token).Msg("the halt is not stored yet: walpost skip accepts its token only after the relay has stored it, now or at the next start")
+		s.log.Error("the halt is not stored yet: walpost skip accepts its token only after the relay has stored it, now or at the next start", "token", halt.Token)
 	}
 	if s.sess != nil {
 		last := func(ctx context.Context) error { return s.sess.Confirm(ctx, c.durable.Position) }
@@ -119,14 +120,14 @@ func (s *shutdown) finish() {
 			s.confirmed = max(s.confirmed, c.durable.Position)
 		}
 		if err := s.within(closeLimit, s.sess.Close); err != nil {
-			s.log.Warn().Err(err).Msg("closing the session")
+			s.log.Warn("closing the session", "err", err)
 		}
 		s.sess = nil
 		s.ended("stopped", nil)
 	}
 	s.l.connector.free()
 	if err := s.within(closeLimit, s.sink.Close); err != nil {
-		s.log.Warn().Err(err).Msg("closing the sink")
+		s.log.Warn("closing the sink", "err", err)
 	}
 	s.l.to(closes, s.reason)
 }
@@ -136,6 +137,6 @@ func (s *shutdown) end() {
 	s.now = time.Now()
 	s.l.remark(true)
 	if !s.tasks.end() {
-		s.log.Warn().Msg("a call to the database or the checkpoint store has not returned; stopping without waiting for it")
+		s.log.Warn("a call to the database or the checkpoint store has not returned; stopping without waiting for it")
 	}
 }

@@ -3,9 +3,8 @@ package relay
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/fault"
@@ -48,7 +47,7 @@ func (s *shutdown) fail(ctx context.Context, err error) error {
 	if !fault.NeedsPerson(err) {
 		s.noteError(err, nil)
 		s.l.to(stops, err.Error())
-		s.log.Error().Err(err).Func(hint(err)).Msg("stopping: this process does not try again after this error")
+		s.log.Error("stopping: this process does not try again after this error", "err", err, hint(err))
 		s.settleBriefly(err)
 		s.finish()
 		if s.outside != nil {
@@ -66,12 +65,12 @@ func (s *shutdown) fail(ctx context.Context, err error) error {
 }
 
 // hint is the field of a log line that says what to do about err. A line has no such field if there is nothing to say.
-func hint(err error) func(*zerolog.Event) {
-	return func(e *zerolog.Event) {
-		if text := fault.Hint(err); text != "" {
-			e.Str("hint", text)
-		}
+func hint(err error) slog.Attr {
+	text := fault.Hint(err)
+	if text == "" {
+		return slog.Attr{} // handlers leave it out
 	}
+	return slog.String("hint", text)
 }
 
 // halt announces err and lingers. If err is a bad event, what is in flight is delivered,
@@ -87,8 +86,8 @@ func (s *shutdown) halt(ctx context.Context, err error) error {
 	s.bad = nil
 	bad := errors.As(err, &s.bad)
 	s.ended("halted", err)
-	s.log.Error().Err(err).Func(hint(err)).Int("in_flight", s.inFlight()).Str("linger", long).
-		Msg("halted: this needs a person") // before anybody can see the state, and looks for the reason
+	// Before anybody can see the state, and looks for the reason.
+	s.log.Error("halted: this needs a person", "err", err, hint(err), "in_flight", s.inFlight(), "linger", long)
 	s.l.to(halts, err.Error())
 	if bad && !s.at.closed() {
 		until := since.Add(max(linger, s.cfg.ShutdownGrace))
@@ -133,7 +132,7 @@ func (s *shutdown) linger(ctx context.Context, since time.Time, long time.Durati
 		}
 		halts := c.halts.all
 		if s.l.wait(ctx.Done(), until); len(c.halts.all) < len(halts) {
-			s.log.Info().Str("token", halts[0].Token).Msg("the halt is written to the checkpoint store: walpost skip accepts its token now")
+			s.log.Info("the halt is written to the checkpoint store: walpost skip accepts its token now", "token", halts[0].Token)
 		}
 	}
 	return nil
@@ -148,7 +147,7 @@ func (s *shutdown) settleBriefly(err error) {
 	until := s.now.Add(min(settleLimit, s.cfg.ShutdownGrace))
 	for !s.landed() && s.now.Before(until) {
 		if other := s.l.settle(s.background, until, s.landed); other != nil && !errors.Is(other, err) {
-			s.log.Error().Err(other).Msg("while stopping")
+			s.log.Error("while stopping", "err", other)
 		}
 		s.now = time.Now()
 	}
@@ -180,7 +179,7 @@ func (s *shutdown) drain(stop <-chan struct{}, until time.Time) error {
 			} else if fault.NeedsPerson(err) {
 				return err
 			} else { // the session is lost
-				s.log.Warn().Err(err).Msg("source lost while the relay ends: the events in flight are delivered without the source")
+				s.log.Warn("source lost while the relay ends: the events in flight are delivered without the source", "err", err)
 			}
 			continue
 		}
@@ -211,16 +210,16 @@ func (s *shutdown) anotherBad(bad *BadEvent) {
 	if s.bad == nil {
 		s.bad = bad
 	}
-	s.log.Error().Err(bad).Func(hint(bad)).Msg("another event cannot be delivered: the next start halts there")
+	s.log.Error("another event cannot be delivered: the next start halts there", "err", bad, hint(bad))
 }
 
 // sayDrained logs what became of the events that were in flight when the relay halted.
 func (s *shutdown) sayDrained() {
 	all, open := s.l.waiting()
 	if open > 0 {
-		s.log.Warn().Int("events", open).Str(s.flight.Tracker.Safe().Log()).
-			Msg("the halt ends before everything is delivered: walpost reads these events again at the next start" + badevent.DescribeWaiting(all))
+		s.log.Warn("the halt ends before everything is delivered: walpost reads these events again at the next start"+badevent.DescribeWaiting(all),
+			"events", open, slog.String(s.flight.Tracker.Safe().Log()))
 		return
 	}
-	s.log.Info().Str(s.flight.Tracker.Safe().Log()).Msg("everything that can be delivered is delivered, while the relay is halted")
+	s.log.Info("everything that can be delivered is delivered, while the relay is halted", slog.String(s.flight.Tracker.Safe().Log()))
 }

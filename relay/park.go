@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
@@ -223,7 +224,8 @@ func (p *parker) stalled() error {
 // say logs the bad events whose keys were parked: the first one at once, and later ones together.
 func (p *parker) say(end bool) {
 	if p.parked > 0 {
-		p.st.NewestParked[0].Log(p.told.Due(p.parked, p.now, end, p.log.Error())).
-			Msg("an event cannot be delivered: it is parked, and so are all later events of its key, in the topic " + p.cfg.Poison.ParkingTopic)
+		log := p.told.Due(p.parked, p.now, end, p.log)
+		log.Error("an event cannot be delivered: it is parked, and so are all later events of its key, in the topic "+p.cfg.Poison.ParkingTopic,
+			slog.Any("", &p.st.NewestParked[0]))
 	}
 }

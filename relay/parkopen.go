@@ -70,9 +70,9 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 			return p.l.lose(fault.Retry(fmt.Errorf("topic of parked events %s: %w", p.cfg.Poison.ParkingTopic, o.err)))
 		case o.err == nil:
 			p.take(o, resumes)
-			p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be opened again")
+			p.failing.Over(time.Now(), p.log).Info("the topic of parked events can be opened again")
 			if c := p.Backlog.Counts(); c.Events > 0 && !resumes {
-				p.log.Warn().Int("keys", c.Keys).Int("events", c.Events).Time("oldest", parking.Since(p.Backlog.Oldest(1))).Msg("events are parked")
+				p.log.Warn("events are parked", "keys", c.Keys, "events", c.Events, "oldest", parking.Since(p.Backlog.Oldest(1)))
 			}
 			return nil
 		}
@@ -81,7 +81,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 			return err
 		}
 		p.noteError(err, &p.failing)
-		p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Func(hint(err)).Msg("the topic of parked events cannot be opened")
+		p.failing.Fault(time.Now(), p.log).Warn("the topic of parked events cannot be opened", "err", err, hint(err))
 		p.l.to(follows, "the topic of parked events cannot be opened: "+err.Error())
 		if err := p.l.settle(ctx, time.Now().Add(openAgain), func() bool { return p.sess == nil }); err != nil || ctx.Err() != nil || p.sess == nil {
 			return err
@@ -176,7 +176,7 @@ func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, epoch uint64) *op
 			return false
 		}
 		o.gap = lost
-		p.log.Warn().Str("token", p.cfg.AcceptGap).Str("gap", lost.Error()).Msg("GAP ACCEPTED: parked events are lost, and newer events of their keys are delivered")
+		p.log.Warn("GAP ACCEPTED: parked events are lost, and newer events of their keys are delivered", "token", p.cfg.AcceptGap, "gap", lost.Error())
 		return true
 	}
 	if o.state, o.err = p.fence(ctx, park && (anchor == nil || anchor.Open == 0), epoch); o.err != nil {
@@ -234,7 +234,7 @@ func (p *parker) take(o *opening, resumes bool) {
 		p.Backlog = o.backlog
 		p.damaged(0)
 		for _, other := range o.others.Strangers() {
-			p.log.Warn().Str("relay", other.Relay).Int("keys", other.Keys).Int("events", other.Events).Str("hint", other.Hint()).Msg(other.String())
+			p.log.Warn(other.String(), "relay", other.Relay, "keys", other.Keys, "events", other.Events, "hint", other.Hint())
 		}
 		for _, key := range p.Backlog.Keys() {
 			for _, e := range p.Backlog.Entries(key) {

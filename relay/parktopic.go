@@ -91,8 +91,8 @@ func (p *parker) add(items []parking.Item) {
 func (p *parker) damaged(before int) {
 	if p.Backlog.Damaged > before {
 		p.noteError(fmt.Errorf("the topic of parked events has damaged records: %w", p.Backlog.Problem), nil)
-		p.log.Error().Err(p.Backlog.Problem).Int("records", p.Backlog.Damaged).
-			Msg("records of the topic of parked events cannot be read, and are ignored: walpost verify lists the rows whose events are in no topic")
+		p.log.Error("records of the topic of parked events cannot be read, and are ignored: walpost verify lists the rows whose events are in no topic",
+			"err", p.Backlog.Problem, "records", p.Backlog.Damaged)
 	}
 }
 
@@ -212,12 +212,12 @@ func (p *parker) follow() error {
 			p.following, p.next, p.due, p.failed = false, max(p.next, state.Next), time.Now().Add(followEvery), err
 			switch {
 			case err == nil:
-				p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be read again")
+				p.failing.Over(time.Now(), p.log).Info("the topic of parked events can be read again")
 			case fault.NeedsPerson(err):
 				p.lost = fmt.Errorf("read the topic of parked events: %w", err)
 			default:
 				p.noteError(fmt.Errorf("read the topic of parked events: %w", err), &p.failing)
-				p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Msg("the topic of parked events cannot be read")
+				p.failing.Fault(time.Now(), p.log).Warn("the topic of parked events cannot be read", "err", err)
 			}
 		}
 	})
@@ -239,7 +239,7 @@ func (p *parker) advance() error {
 	}
 	if err := p.cfg.Parking.Broken(); err != nil && p.opened && p.sess != nil && !p.ending() {
 		p.noteError(fmt.Errorf("the topic of parked events: %w", err), &p.failing)
-		p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Msg("the topic of parked events is to be opened again")
+		p.failing.Fault(time.Now(), p.log).Warn("the topic of parked events is to be opened again", "err", err)
 		p.opened = false // the phase opens it again: see reopen
 	}
 	if d := p.checkpointer.durable; d != p.durable {

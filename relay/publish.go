@@ -3,10 +3,9 @@ package relay
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"maps"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
@@ -63,9 +62,9 @@ func (l *loop) publish() {
 			why := fmt.Errorf("delivery waits: %w", err)
 			worse(Stalled, why.Error())
 			st.Troubles = l.outage.Waits(st.Troubles, why, &l.stalled, l.now)
-			l.stalled.Cause(err).Fault(l.now, l.log.Warn()).Err(err).Func(hint(err)).Int("in_flight", l.inFlight()).Msg("delivery stalled")
+			l.stalled.Cause(err).Fault(l.now, l.log).Warn("delivery stalled", "err", err, hint(err), "in_flight", l.inFlight())
 		case !at.closed(): // a closed sink does not wait, although it has not delivered
-			l.stalled.Over(l.now, l.log.Info()).Msg("delivery recovered")
+			l.stalled.Over(l.now, l.log).Info("delivery recovered")
 			l.outage = ""
 		}
 	}
@@ -91,9 +90,9 @@ func (l *loop) publish() {
 
 // remark logs dead letters, and counts and logs what the router passed over. At the end it logs the rest.
 func (l *loop) remark(end bool) {
-	l.sayBuried(end, l.cfg.Poison.Topic, &l.log)
+	l.sayBuried(end, l.cfg.Poison.Topic, l.log)
 	l.parker.say(end)
-	l.st.Remarks = l.told.Log(l.router.Remarks, l.now, end, &l.log)
+	l.st.Remarks = l.told.Log(l.router.Remarks, l.now, end, l.log)
 }
 
 // ended counts a session that ended, or an attempt that was refused.
@@ -122,9 +121,9 @@ func (b *board) note(letter *deadletter.Letter) {
 }
 
 // sayBuried logs dead letters: the first one at once, and later ones together.
-func (b *board) sayBuried(end bool, topic string, log *zerolog.Logger) {
+func (b *board) sayBuried(end bool, topic string, log *slog.Logger) {
 	if b.buried > 0 {
-		b.st.NewestDead[0].Log(b.toldBuried.Due(b.buried, b.now, end, log.Error())).
-			Msg("an event cannot be delivered and goes to the dead letter topic " + topic)
+		log = b.toldBuried.Due(b.buried, b.now, end, log)
+		log.Error("an event cannot be delivered and goes to the dead letter topic "+topic, slog.Any("", &b.st.NewestDead[0]))
 	}
 }

@@ -15,10 +15,9 @@ package relay
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/size"
@@ -52,7 +51,8 @@ type Config struct {
 	// SkipSnapshot says that a person wants no snapshot, not even the rest of one that has begun.
 	SkipSnapshot bool
 
-	Logger zerolog.Logger
+	// Logger is written to at edges only. By default it is slog.Default().
+	Logger *slog.Logger
 }
 
 // Window bounds what may be in flight. Each bound may be exceeded by one record.
@@ -123,7 +123,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	l := newLoop(r)
 	defer l.shutdown.end()
 	defer l.bound(ctx, l.background)()
-	r.log.Info().Str("name", r.cfg.Name).Str("holder", r.holder).Int("window_events", r.cfg.Window.Events).
-		Int64("window_bytes", int64(r.cfg.Window.Bytes)).Msg("started")
+	r.log.Info("started", "name", r.cfg.Name, "holder", r.holder, "window_events", r.cfg.Window.Events, "window_bytes", int64(r.cfg.Window.Bytes))
 	return l.shutdown.run(ctx, l.deliver(ctx))
 }

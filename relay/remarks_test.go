@@ -34,6 +34,6 @@ func TestWhatTheRouterPassesOverIsCountedAndLoggedNowAndThen(t *testing.T) {
 		r.stopped(t, time.Second)
 		r.wantLog(t, "ignored on purpose", 4) // and nothing is kept back
 		r.wantLog(t, `"times":5,"in_all":6`, 1)
-		r.wantLog(t, `"level":"error"`, 4)
+		r.wantLog(t, `"level":"ERROR"`, 4)
 	})
 }

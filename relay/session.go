@@ -1,15 +1,15 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
@@ -41,7 +41,7 @@ type opener struct {
 	cfg    Config
 	source Source
 	store  *records.Exclusive
-	log    zerolog.Logger
+	log    *slog.Logger
 	holder string // names this process in its checkpoints: 16 random hexadecimal digits
 
 	foreign int    // how often in a row a slot was found without a checkpoint
@@ -51,7 +51,7 @@ type opener struct {
 
 func newOpener(cfg Config, source Source, store Store) *opener {
 	return &opener{
-		cfg: cfg, source: source, store: records.NewExclusive(store), log: cfg.Logger, holder: fmt.Sprintf("%016x", rand.Uint64()),
+		cfg: cfg, source: source, store: records.NewExclusive(store), log: cmp.Or(cfg.Logger, slog.Default()), holder: fmt.Sprintf("%016x", rand.Uint64()),
 	}
 }
 
@@ -74,7 +74,7 @@ func (r *opener) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 		if !errors.Is(a.err, errMoved) || ctx.Err() != nil {
 			return a
 		}
-		r.log.Info().Msg(errMoved.Error() + ": starting at the present position of the checkpoint")
+		r.log.Info(errMoved.Error() + ": starting at the present position of the checkpoint")
 	}
 }
 
@@ -97,9 +97,8 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) 
 	r.made = r.made || a.found.SlotFound.Created
 	a.start, err = checkpoint.Judge(base, a.found)
 	if base == nil && err == nil && !r.made {
-		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
-			Msg("the slot existed before, and no checkpoint belongs to it: walpost starts at the position of the slot. " +
-				"If this relay used the slot before, its checkpoint is lost, and events may be missing")
+		r.log.Warn("the slot existed before, and no checkpoint belongs to it: walpost starts at the position of the slot. "+
+			"If this relay used the slot before, its checkpoint is lost, and events may be missing", "slot", a.found.Slot, "lsn", a.start.String())
 	}
 	if errors.Is(err, checkpoint.ErrNoSlot) {
 		return fault.Config(fmt.Errorf("slot %s: %w", a.found.Slot, err), "Check source.dsn and source.slot first: "+
@@ -193,7 +192,7 @@ func (r *opener) judgeLoss(ctx context.Context, err error) error {
 		return err
 	}
 	if r.cfg.AcceptGap == lost.GapToken() {
-		r.log.Warn().Str("token", lost.GapToken()).Str("gap", lost.Error()).Msg("GAP ACCEPTED: continuing without a checkpoint")
+		r.log.Warn("GAP ACCEPTED: continuing without a checkpoint", "token", lost.GapToken(), "gap", lost.Error())
 	} else {
 		found, unknown := r.look(ctx)
 		if unknown != nil {
@@ -236,8 +235,7 @@ func (r *opener) accept(ctx context.Context, a *attempt, refused error) (*checkp
 			return nil, err
 		}
 	}
-	r.log.Warn().Str("token", gap.Token).Str("gap", refused.Error()).
-		Msg("GAP ACCEPTED: continuing after it")
+	r.log.Warn("GAP ACCEPTED: continuing after it", "token", gap.Token, "gap", refused.Error())
 	sessions.Close(ctx, a.sess)
 	var err error
 	if r.copies(gap.Record) && gap.NeedsSlot() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -13,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"github.com/walpost/walpost/cdc"
@@ -54,7 +54,7 @@ func (w *world) start(cfg Config) *run {
 	usual := DefaultConfig()
 	cfg.Window.Events, cfg.Window.Bytes = cmp.Or(cfg.Window.Events, 20), cmp.Or(cfg.Window.Bytes, usual.Window.Bytes)
 	cfg.ShutdownGrace, cfg.MonitorInterval = cmp.Or(cfg.ShutdownGrace, usual.ShutdownGrace), usual.MonitorInterval
-	cfg.Logger = zerolog.New(&r.logs)
+	cfg.Logger = slog.New(slog.NewJSONHandler(&r.logs, nil))
 	if w.parks {
 		w.do(func() { p.log = newFakeLog(p, w.rng.Uint64()) })
 		cfg.Parking = p.log

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"log/slog"
 	"slices"
 
 	"github.com/walpost/walpost/cdc"
@@ -18,8 +19,8 @@ func (b *badEvents) passOver(ev *cdc.Event, commit cdc.Position, row int) *check
 	h := b.names().Halt(commit, row, ev.Relation(), b.rec.EventID)
 	i := slices.IndexFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token })
 	if i < 0 {
-		b.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(commit.Log()).
-			Msg("a skip request does not name the event at this place: walpost ignores the request")
+		b.log.Warn("a skip request does not name the event at this place: walpost ignores the request",
+			"asked", asked[0].Token, "found", h.Token, "id", h.EventID, "table", h.Table, slog.String(commit.Log()))
 		return nil
 	}
 	what := "EVENT SKIPPED, because walpost skip requested it: the event goes to the dead letter topic"
@@ -27,7 +28,6 @@ func (b *badEvents) passOver(ev *cdc.Event, commit cdc.Position, row int) *check
 		what = "EVENT SKIPPED, because walpost skip --discard requested it: the event is not delivered"
 	}
 	b.st.Skipped++
-	b.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(commit.Log()).Int("row", row).
-		Str("why", asked[i].Why).Msg(what)
+	b.log.Warn(what, "token", h.Token, "id", h.EventID, "table", h.Table, slog.String(commit.Log()), "row", row, "why", asked[i].Why)
 	return asked[i]
 }

@@ -168,7 +168,7 @@ func TestStopIsBoundedWhateverHangs(t *testing.T) {
 					t.Errorf("%+v", st)
 				}
 				r.stopped(t, 2*time.Second)
-				r.wantLog(t, `"message":"stopped"`, 1)
+				r.wantLog(t, `"msg":"stopped"`, 1)
 			})
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -64,8 +65,8 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		s.checkpointer.frozen = false // a stop saves what is in flight, even if it comes now
 		return nil
 	default:
-		s.log.Warn().Str("why", why).Str(a.start.Log()).Str("received", s.st.Received.String()).Int("in_flight", s.inFlight()).
-			Msg("starting over at the checkpoint: events that were received after it may be delivered twice")
+		s.log.Warn("starting over at the checkpoint: events that were received after it may be delivered twice",
+			"why", why, slog.String(a.start.Log()), "received", s.st.Received.String(), "in_flight", s.inFlight())
 		// What is in flight belongs to the history that was left. Waiting for it keeps the window's
 		// bound. Then it is forgotten.
 		s.fresh = true
@@ -278,8 +279,7 @@ func (s *streaming) inconsistent(err error) error {
 	s.fresh = true
 	s.progress = flight.Progress{} // otherwise a checkpoint would say how far this transaction came
 	s.flight.Resume(nil)
-	s.log.Error().Err(err).Str(s.checkpointer.durable.Position.Log()).
-		Msg("starting again at the checkpoint and skipping nothing: events may be delivered twice")
+	s.log.Error("starting again at the checkpoint and skipping nothing: events may be delivered twice", "err", err, slog.String(s.checkpointer.durable.Position.Log()))
 	return s.l.lose(fault.Retry(err))
 }
 

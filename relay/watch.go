@@ -60,7 +60,7 @@ func (m *monitor) closed(ctx context.Context, accepted func() bool) (tokens []st
 	}
 	stored, err := records.Newest(ctx, m.store, m.cfg.Name, "") // an attempt may be using the opener's token
 	if err != nil {
-		m.log.Warn().Err(err).Msg("cannot read which accepted gaps are closed")
+		m.log.Warn("cannot read which accepted gaps are closed", "err", err)
 		return nil
 	}
 	return stored.Closed
@@ -104,12 +104,12 @@ func (m *monitor) checked(k *sighting, p phase) error {
 	}
 	switch {
 	case err == nil:
-		m.check.Over(m.now, m.log.Info()).Msg("source can be checked again")
+		m.check.Over(m.now, m.log).Info("source can be checked again")
 	case fault.NeedsPerson(err):
 		return fmt.Errorf("check of the source: %w", err)
 	default:
 		m.noteError(err, &m.check)
-		m.check.Fault(m.now, m.log.Warn()).Err(err).Msg("source cannot be checked")
+		m.check.Fault(m.now, m.log).Warn("source cannot be checked", "err", err)
 	}
 	return nil
 }

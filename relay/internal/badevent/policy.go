@@ -3,12 +3,11 @@ package badevent
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
@@ -114,10 +113,10 @@ func NewestFirst(before []DeadLetter, letter *deadletter.Letter, now time.Time) 
 	return append([]DeadLetter{newest}, before[:min(len(before), Newest-1)]...)
 }
 
-// Log adds the event to a log line.
-func (d *DeadLetter) Log(to *zerolog.Event) *zerolog.Event {
-	return to.Str("token", d.Token).Str("id", d.EventID).Str("table", d.Table).Str("reason", string(d.Reason)).
-		Str("topic", cmp.Or(d.Topic, "unknown")).Str("err", d.Text)
+// LogValue is the event in a log line.
+func (d *DeadLetter) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("token", d.Token), slog.String("id", d.EventID), slog.String("table", d.Table), slog.String("reason", string(d.Reason)),
+		slog.String("topic", cmp.Or(d.Topic, "unknown")), slog.String("err", d.Text))
 }
 
 // Halted returns the error of a start at a position behind which an event halted a relay, if the event

@@ -2,10 +2,12 @@ package recent
 
 import (
 	"errors"
+	"log/slog"
 	"time"
-
-	"github.com/rs/zerolog"
 )
+
+// silent is the logger of what the log already has.
+var silent = slog.New(slog.DiscardHandler)
 
 // A FaultLog makes few log lines of a repeated fault: one when the fault begins, one a minute while it
 // lasts, and one when it is over.
@@ -28,16 +30,16 @@ func causeKnown(err error) bool {
 	return !errors.As(err, &says) || says.CauseKnown()
 }
 
-// Fault counts the fault. It returns log with how often and how long the fault has come, or nil if
-// it is not time to log.
-func (e *FaultLog) Fault(now time.Time, log *zerolog.Event) *zerolog.Event {
+// Fault counts the fault. It returns log with how often and how long the fault has come, or a silent
+// logger if it is not time to log.
+func (e *FaultLog) Fault(now time.Time, log *slog.Logger) *slog.Logger {
 	if e.Times++; e.Times == 1 {
 		e.since = now
 	} else if now.Sub(e.logged) < time.Minute {
-		return log.Discard()
+		return silent
 	}
 	e.logged = now
-	return log.Int("times", e.Times).Dur("for", now.Sub(e.since).Round(time.Millisecond))
+	return e.summed(now, log)
 }
 
 // A CountLog counts what came of one kind, and how much of it the log has. It makes few log lines: one
@@ -47,23 +49,27 @@ type CountLog struct {
 	at   time.Time
 }
 
-// Due returns log with how many cases the log does not have yet. It returns nil if there is none, or
-// if it is not time to log. end says that no other call comes.
-func (t *CountLog) Due(count uint64, now time.Time, end bool, log *zerolog.Event) *zerolog.Event {
+// Due returns log with how many cases the log does not have yet. It returns a silent logger if there
+// is none, or if it is not time to log. end says that no other call comes.
+func (t *CountLog) Due(count uint64, now time.Time, end bool, log *slog.Logger) *slog.Logger {
 	if count == t.said || !end && now.Sub(t.at) < time.Minute {
-		return log.Discard()
+		return silent
 	}
-	log.Uint64("times", count-t.said).Uint64("in_all", count)
+	log = log.With("times", count-t.said, "in_all", count)
 	t.said, t.at = count, now
 	return log
 }
 
-// Over ends the fault. It returns log as Fault does, or nil if there was no fault.
-func (e *FaultLog) Over(now time.Time, log *zerolog.Event) *zerolog.Event {
+// Over ends the fault. It returns log as Fault does, or a silent logger if there was no fault.
+func (e *FaultLog) Over(now time.Time, log *slog.Logger) *slog.Logger {
 	if e.Times == 0 {
-		return log.Discard()
+		return silent
 	}
-	log.Int("times", e.Times).Dur("for", now.Sub(e.since).Round(time.Millisecond))
+	log = e.summed(now, log)
 	*e = FaultLog{}
 	return log
+}
+
+func (e *FaultLog) summed(now time.Time, log *slog.Logger) *slog.Logger {
+	return log.With("times", e.Times, "for", now.Sub(e.since).Round(time.Millisecond))
 }

@@ -3,11 +3,61 @@ package recent
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
 )
+
+func TestARepeatedFaultIsLoggedOnceAMinute(t *testing.T) {
+	var lines strings.Builder
+	log := slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	var e FaultLog
+	at := time.Now()
+	e.Over(at, log).Info("over before it came")
+	for range 130 {
+		at = at.Add(time.Second)
+		e.Fault(at, log).Warn("lost", "err", "reset")
+	}
+	e.Over(at, log).Info("found")
+	e.Over(at, log).Info("found again")
+	want := `level=WARN msg=lost times=1 for=0s err=reset
+level=WARN msg=lost times=61 for=1m0s err=reset
+level=WARN msg=lost times=121 for=2m0s err=reset
+level=INFO msg=found times=130 for=2m9s
+`
+	if lines.String() != want {
+		t.Errorf("logged\n%s", lines.String())
+	}
+}
+
+// The loop asks four times a second.
+func TestWhatTheLogHasAlreadyCostsNoAllocation(t *testing.T) {
+	var lines strings.Builder
+	log := slog.New(slog.NewJSONHandler(&lines, nil))
+	var fault FaultLog
+	var count CountLog
+	at, last := time.Now(), slog.String("last", "public.outbox")
+	say := func() {
+		fault.Fault(at, log).LogAttrs(t.Context(), slog.LevelWarn, "lost", last)
+		count.Due(uint64(fault.Times), at, false, log).LogAttrs(t.Context(), slog.LevelWarn, "ignored", last)
+	}
+	say()
+	if n := testing.AllocsPerRun(100, say); n > 0 {
+		t.Errorf("%g allocations", n)
+	}
+	count.Due(uint64(fault.Times), at, true, log).Warn("ignored")
+	if text := lines.String(); strings.Count(text, "lost") != 1 || strings.Count(text, "ignored") != 2 || !strings.Contains(text, `"times":101,"in_all":102`) {
+		t.Errorf("logged\n%s", text)
+	}
+}
 
 func TestNewestEventsAreKeptByTopicAndBounded(t *testing.T) {
 	var r Events

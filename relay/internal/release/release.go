@@ -9,11 +9,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
@@ -68,7 +68,7 @@ type Releaser struct {
 	Beside func(work func(context.Context) (report func())) // runs work beside the loop
 	Note   func(error)                                      // an error that is waited out
 	Works  func() bool                                      // this process holds the slot, and reads
-	Log    zerolog.Logger
+	Log    *slog.Logger
 
 	TopicName, Name, Version string
 
@@ -199,7 +199,7 @@ func (p *Releaser) drop() {
 			continue // another event of the key is being dropped: one result after the other
 		}
 		p.dropping[e.Key] = true
-		p.Log.Warn().Str("token", e.Token).Str("id", e.ID).Str("table", e.Key.Table).Str("why", e.Why).Msg("a parked event is dropped, as walpost dead drop asked")
+		p.Log.Warn("a parked event is dropped, as walpost dead drop asked", "token", e.Token, "id", e.ID, "table", e.Key.Table, "why", e.Why)
 		key := e.Key
 		p.append(parking.DroppedMark(p.TopicName, p.Name, e, p.now.Time), &released{done: func() { delete(p.dropping, key) }})
 	}
@@ -333,10 +333,10 @@ func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[st
 		p.fetchAt = time.Now().Add(fetchAgain)
 		p.failed = fmt.Errorf("parked keys cannot be released: %w", err)
 		p.Note(p.failed)
-		p.missing.Fault(time.Now(), p.Log.Warn()).Err(err).Msg("parked keys cannot be released")
+		p.missing.Fault(time.Now(), p.Log).Warn("parked keys cannot be released", "err", err)
 		return
 	}
-	p.missing.Over(time.Now(), p.Log.Info()).Msg("parked keys can be released again")
+	p.missing.Over(time.Now(), p.Log).Info("parked keys can be released again")
 	if !p.Works() {
 		return
 	}
@@ -394,8 +394,8 @@ func (p *Releaser) again(r *round, letter *deadletter.Letter, reason cdc.Reason,
 		return
 	}
 	p.append(rec, &released{round: r})
-	p.Log.Error().Str("token", next.Token).Str("id", next.ID).Str("table", next.Table).Str("reason", string(reason)).Int("attempts", next.Attempts).
-		Str("err", next.Error).Msg("a parked event still cannot be delivered: its key stays parked")
+	p.Log.Error("a parked event still cannot be delivered: its key stays parked",
+		"token", next.Token, "id", next.ID, "table", next.Table, "reason", string(reason), "attempts", next.Attempts, "err", next.Error)
 }
 
 // Delivered takes the end of a record that the sink has. The record is of a round.
@@ -464,7 +464,7 @@ func (p *Releaser) ended(r *round) {
 	delete(p.rounds, r.key)
 	switch left := len(p.Backlog.Entries(r.key)); {
 	case left == 0:
-		p.Log.Info().Str("table", r.key.Table).Str("key", r.key.Key).Msg("a parked key is released")
+		p.Log.Info("a parked key is released", "table", r.key.Table, "key", r.key.Key)
 	case len(done) == len(r.sent) && left <= lastEvents && p.Backlog.Releases(r.key):
 		p.slow[r.key] = true
 		return
