@@ -3,10 +3,9 @@ package walpost
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
@@ -72,8 +71,8 @@ type Config struct {
 	Stdout io.Writer `yaml:"-"`
 	// Version names the program in the dead letters that it writes.
 	Version string `yaml:"-"`
-	// Logger is written to at edges only: started, connected, lost, recovered, stopped. The zero value is silent.
-	Logger zerolog.Logger `yaml:"-"`
+	// Logger is written to at edges only: started, connected, lost, recovered, stopped. By default it is slog.Default().
+	Logger *slog.Logger `yaml:"-"`
 }
 
 // SourceConfig says what is read. Kind says whether the WAL is read, or the table by SQL (poll). What is about the slot and the
@@ -249,7 +248,7 @@ func (c *Config) replication() replication.Config {
 		Archives: c.Cleanup.Mode == cleanup.MoveToArchive, ArchiveTable: c.Cleanup.ArchiveTable,
 		Owns: c.Cleanup.Mode == cleanup.DropPartitions,
 	}
-	s.Logger = slogger(c.Logger)
+	s.Logger = c.Logger
 	return s
 }
 
@@ -270,7 +269,7 @@ func (c *Config) routing() router.Config {
 // sink is the configuration as the Kafka sink wants it.
 func (c *Config) sink() sink.Config {
 	cfg := c.Kafka
-	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), slogger(c.Logger)
+	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger
 	cfg.DeadLetters, cfg.Bury = c.Delivery.DeadLetterTopic, c.Delivery.OnPoison.Bury()
 	cfg.Parking, cfg.Park = c.Delivery.ParkingTopic, c.Delivery.OnPoison.Park()
 	return cfg

@@ -1,6 +1,7 @@
 package walpost
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,6 +78,18 @@ func TestNewSaysEverythingAndIsMisconfigured(t *testing.T) {
 	}
 	if _, err := New(Config{}); err == nil {
 		t.Error("the zero Config was accepted")
+	}
+}
+
+func TestWithoutALoggerTheLogGoesToTheDefault(t *testing.T) {
+	r, err := New(usable())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, got := range map[string]*slog.Logger{"relay": r.loopConfig(r.snapshot(), 0).Logger, "source": r.source.Config().Logger, "poll": r.polling().Logger, "sink": r.cfg.sink().Logger} {
+		if got != slog.Default() {
+			t.Errorf("%s: %v", what, got)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ func (c *Config) needsSlot(found *Problems, command string) {
 func (r *Relay) polling() poll.Settings {
 	return poll.Settings{
 		Config: r.cfg.Source.Poll, Name: r.cfg.Name, DB: r.rows.DB, Table: r.rows.Names.Tables[0], OrderColumn: r.cfg.Source.OrderColumn,
-		TimeColumn: r.cfg.Source.TimeColumn, Snapshot: r.cfg.Source.Snapshot, Needs: r.router.Needs, Logger: slogger(r.cfg.Logger),
+		TimeColumn: r.cfg.Source.TimeColumn, Snapshot: r.cfg.Source.Snapshot, Needs: r.router.Needs, Logger: r.cfg.Logger,
 		Bound: r.sends.Set, Unreachable: r.unreachable,
 		ID:  func(rel *cdc.Relation) string { return r.router.Columns(rel).ID },
 		Key: func(rel *cdc.Relation) string { return r.router.Columns(rel).Key },
@@ -146,7 +146,7 @@ func (r *Relay) watch(ctx context.Context, loop *relay.Relay, observe func(slot.
 		r.polled.Watch(ctx, r.cfg.Monitor.Interval, func() cdc.Position { return delivered(loop.Status()) })
 		return
 	}
-	r.monitor.Run(ctx, r.slotReader(), observe, slogger(r.cfg.Logger))
+	r.monitor.Run(ctx, r.slotReader(), observe, r.cfg.Logger)
 }
 
 // delivered is the position below which a relay has delivered everything, 0 if it does not know.

@@ -5,7 +5,7 @@
 //	cfg.Source.DSN = walpost.Secret(os.Getenv("DATABASE_URL"))
 //	cfg.Source.Table = "public.outbox"
 //	cfg.Kafka.Brokers = []string{"kafka:9092"}
-//	cfg.Logger = log
+//	cfg.Logger = logger // slog.Default() by default
 //	r, err := walpost.New(cfg)
 //	if err != nil {
 //		return err
@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -79,6 +80,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	if len(wrong) > 0 {
 		return nil, wrong
 	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	routes, err := router.New(cfg.routing())
 	if err != nil {
 		return nil, fault.Config(err, "")
@@ -134,7 +136,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.relay, r.kafka, r.cleaning, r.dead = loop, kafka, cleaner, dead
 	if r.cfg.Monitor.Breaker != slot.BreakerOff && r.polled == nil {
-		r.breaker = slot.NewBreaker(r.cfg.Monitor.Breaker, loop.Halt, r.source.DropSlot, slogger(r.cfg.Logger))
+		r.breaker = slot.NewBreaker(r.cfg.Monitor.Breaker, loop.Halt, r.source.DropSlot, r.cfg.Logger)
 		observe = r.breaker.Observe
 	}
 	r.mu.Unlock()
@@ -239,14 +241,14 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 			ParkingTopic: r.cfg.Delivery.ParkingTopic, ParkLimit: r.cfg.Delivery.ParkLimit, Tables: tables,
 		},
 		SkipSnapshot: r.cfg.Source.Snapshot == "never",
-		Logger:       slogger(r.cfg.Logger),
+		Logger:       r.cfg.Logger,
 	}
 }
 
 // tables reads the rows that are in the tables.
 func (r *Relay) tables() *backfill.Tables {
 	t := &backfill.Tables{
-		Source: r.source, From: r.rows, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: slogger(r.cfg.Logger),
+		Source: r.source, From: r.rows, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: r.cfg.Logger,
 	}
 	if r.polled != nil {
 		t.Begin = pollSource{r.polled}.begin
@@ -291,7 +293,7 @@ func (r *Relay) cleaner(loop *relay.Relay, open func(context.Context) ([]string,
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
 	cfg.Publication = r.rows.Names.Publication
-	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, slogger(r.cfg.Logger)
+	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
 	if r.polled != nil {
 		cfg.Below = func() uint64 { return deliveredBelow(loop.Status()) }
@@ -359,7 +361,7 @@ func (r *Relay) openStore() (kept store, free func(), err error) {
 		file := statelog.NewFileStore(r.cfg.Checkpoint.Path)
 		return file, func() {
 			if err := file.Close(); err != nil {
-				r.cfg.Logger.Warn().Err(err).Msg("closing the checkpoint file")
+				r.cfg.Logger.Warn("closing the checkpoint file", "err", err)
 			}
 		}, nil
 	}

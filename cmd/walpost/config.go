@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,8 +41,10 @@ type logConfig struct {
 }
 
 func defaultConfig() fileConfig {
+	cfg := walpost.DefaultConfig()
+	cfg.Logger = slog.New(slog.DiscardHandler) // of the commands that tell the user themselves what they do
 	return fileConfig{
-		Config: walpost.DefaultConfig(),
+		Config: cfg,
 		HTTP:   statuspage.DefaultConfig(),
 		Log:    logConfig{Level: "info", Format: "json"},
 	}

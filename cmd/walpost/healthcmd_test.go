@@ -1,13 +1,12 @@
 package main
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/command/statuspage"
@@ -33,7 +32,7 @@ func TestHealthAsksTheRelay(t *testing.T) {
 	} {
 		var s walpost.Status
 		s.State, s.Ready, s.Reason, s.Turned = c.state, c.ready, "the reason", c.turned
-		addr, stop, err := statuspage.New(statuspage.Config{Listen: "127.0.0.1:0"}, statuspage.Build{}).Serve(&still{s}, zerolog.Nop())
+		addr, stop, err := statuspage.New(statuspage.Config{Listen: "127.0.0.1:0"}, statuspage.Build{}).Serve(&still{s}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -10,7 +11,7 @@ import (
 )
 
 // newLogger writes to w, in UTC.
-func newLogger(cfg logConfig, w io.Writer) zerolog.Logger {
+func newLogger(cfg logConfig, w io.Writer) *slog.Logger {
 	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }
 	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
 	zerolog.ErrorFieldName = "err"                             // the key that every log line of the packages uses
@@ -19,7 +20,7 @@ func newLogger(cfg logConfig, w io.Writer) zerolog.Logger {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", TimeLocation: time.UTC, NoColor: !progress.Terminal(w)}
 	}
 	setLevel(cfg)
-	return zerolog.New(w).With().Timestamp().Logger()
+	return slog.New(zerolog.NewSlogHandler(zerolog.New(w).With().Timestamp().Logger()))
 }
 
 // setLevel sets the level of every logger of the process.

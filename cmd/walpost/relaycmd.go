@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
@@ -67,7 +67,7 @@ WALPOST_DSN.`,
 // runRelay relays by cfg until ctx ends. HTTP is there before anything is connected, and until the relay has ended. With
 // started it reports the relay and the address of the status page ("" for none) as soon as both are there. reload has load and signals,
 // and is nil where nothing is read again.
-func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started func(r *walpost.Relay, page string), reload *reloader) error {
+func runRelay(ctx context.Context, cfg fileConfig, log *slog.Logger, started func(r *walpost.Relay, page string), reload *reloader) error {
 	b := buildInfo()
 	shown := statuspage.New(cfg.HTTP, statuspage.Build{Version: b.version, Commit: b.commit, GoVersion: b.goVersion})
 	cfg.Logger, cfg.Version = log, b.version
@@ -88,7 +88,7 @@ func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started f
 		}
 		defer stop()
 		page = "http://" + addr + "/"
-		log.Info().Str("url", page).Msg("http listens")
+		log.Info("http listens", "url", page)
 	}
 	if started != nil {
 		started(r, page)

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/conf"
@@ -20,7 +20,7 @@ type reloader struct {
 	signals chan os.Signal
 	relay   *walpost.Relay
 	now     fileConfig
-	log     zerolog.Logger
+	log     *slog.Logger
 	done    func(err error) // is told how each attempt ended
 }
 
@@ -40,7 +40,7 @@ func (r *reloader) watch() (stop func()) {
 		for range r.signals {
 			err := r.reload()
 			if err != nil {
-				r.log.Error().Err(err).Msg("configuration not reloaded: walpost continues with the configuration from before the change")
+				r.log.Error("configuration not reloaded: walpost continues with the configuration from before the change", "err", err)
 			}
 			r.done(err)
 		}
@@ -57,7 +57,7 @@ func (r *reloader) reload() error {
 	if err != nil {
 		return err
 	}
-	var applied, refused []string
+	applied, refused := []string{}, []string{}
 	for _, c := range conf.Changes(&r.now, &next) {
 		if applied = append(applied, c.String()); !c.Has("reload") {
 			refused = append(refused, c.Path)
@@ -70,10 +70,10 @@ func (r *reloader) reload() error {
 		return err
 	}
 	r.now = next
-	if zerolog.GlobalLevel() > zerolog.InfoLevel { // else the line is written although the new level may hide it
+	if !r.log.Enabled(context.Background(), slog.LevelInfo) { // else the line is written although the new level may hide it
 		setLevel(next.Log)
 	}
-	r.log.Info().Strs("changed", applied).Msg("configuration reloaded")
+	r.log.Info("configuration reloaded", "changed", applied)
 	setLevel(next.Log)
 	return nil
 }

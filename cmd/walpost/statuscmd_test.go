@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -10,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
@@ -281,7 +280,7 @@ func TestStatusAsksTheRelay(t *testing.T) {
 		s.State, s.Ready, s.Turned, s.Since.Time = relay.Streaming, true, time.Now(), time.Now().Add(-time.Hour)
 		s.Slot = slot.Status{Known: true, Health: slot.Health{Slot: "walpost", Database: "shop", At: time.Now(), ActivePID: 77}}
 		c.change(&s)
-		addr, stop, err := statuspage.New(statuspage.Config{Listen: "127.0.0.1:0"}, statuspage.Build{}).Serve(&still{s}, zerolog.Nop())
+		addr, stop, err := statuspage.New(statuspage.Config{Listen: "127.0.0.1:0"}, statuspage.Build{}).Serve(&still{s}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

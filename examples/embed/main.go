@@ -7,14 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
 )
@@ -73,6 +72,6 @@ func newRelay() (*walpost.Relay, error) {
 	cfg.Source.Table, cfg.Source.OrderColumn = "public.outbox", "seq"
 	cfg.Kafka.Brokers = strings.Split(os.Getenv("KAFKA_BROKERS"), ",")
 	cfg.Kafka.Topics.Create = true
-	cfg.Logger = zerolog.New(os.Stderr).With().Timestamp().Logger()
+	cfg.Logger = slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	return walpost.New(cfg)
 }

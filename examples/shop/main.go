@@ -139,11 +139,3 @@ func makeDatabases(ctx context.Context, dsn string) error {
 	}
 	return nil
 }
-
-// logWriter gives the relay's log to slog.
-type logWriter struct{}
-
-func (logWriter) Write(p []byte) (int, error) {
-	slog.Warn(strings.TrimSpace(string(p)))
-	return len(p), nil
-}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/inbox"
@@ -116,7 +115,7 @@ func (s *service) relay() (*walpost.Relay, error) {
 	cfg.Kafka.Brokers = s.brokers
 	cfg.Kafka.Topics.Create, cfg.Kafka.Topics.Partitions = true, 4
 	cfg.ShutdownGrace = 5 * time.Second
-	cfg.Logger = zerolog.New(logWriter{}).Level(zerolog.WarnLevel).With().Str("service", s.name).Logger()
+	cfg.Logger = slog.With("service", s.name)
 	return walpost.New(cfg)
 }
 

@@ -4,12 +4,12 @@ package service
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"github.com/rs/zerolog"
 )
 
 // A Report is what systemd is told about the relay.
@@ -24,10 +24,10 @@ const reportEvery = 10 * time.Second
 // Notify reports until the returned function is called. It says that the service is ready at once: a relay that waits for Kafka or
 // Postgres must not be started again. While the relay is not alive, systemd gets no sign of life. The end of ctx is the beginning of
 // the stop, during which the signs of life go on.
-func Notify(ctx context.Context, report func() Report, log zerolog.Logger) (stop func()) {
+func Notify(ctx context.Context, report func() Report, log *slog.Logger) (stop func()) {
 	if sent, err := daemon.SdNotify(false, daemon.SdNotifyReady); !sent {
 		if err != nil {
-			log.Warn().Err(err).Msg("systemd cannot be notified: it will treat the start as failed")
+			log.Warn("systemd cannot be notified: it will treat the start as failed", "err", err)
 		}
 		return func() {}
 	}

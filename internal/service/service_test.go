@@ -2,13 +2,12 @@ package service
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/rs/zerolog"
 )
 
 // systemd listens as systemd does, and gives the messages.
@@ -41,7 +40,7 @@ func TestSystemdIsToldHowTheRelayIs(t *testing.T) {
 	var hangs atomic.Bool
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	stop := Notify(ctx, func() Report { return Report{Alive: !hangs.Load(), Text: "stalled:\nKafka is away"} }, zerolog.Nop())
+	stop := Notify(ctx, func() Report { return Report{Alive: !hangs.Load(), Text: "stalled:\nKafka is away"} }, slog.New(slog.DiscardHandler))
 	wait := func(want string) {
 		t.Helper()
 		for {
@@ -71,6 +70,6 @@ func TestWithoutSystemdNothingIsReported(t *testing.T) {
 	stop := Notify(context.Background(), func() Report {
 		t.Error("somebody asks for a report")
 		return Report{}
-	}, zerolog.Nop())
+	}, slog.New(slog.DiscardHandler))
 	stop()
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -20,7 +21,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost"
@@ -107,7 +107,7 @@ func (s *Server) Hook() kgo.Hook { return newKafkaMetrics(s.metrics) }
 
 // Serve listens at once, so that a wrong address is an error of the start. It serves until the returned function is called.
 // The address is the one on which it really listens.
-func (s *Server) Serve(relay Relay, log zerolog.Logger) (addr string, stop func(), err error) {
+func (s *Server) Serve(relay Relay, log *slog.Logger) (addr string, stop func(), err error) {
 	s.metrics.MustRegister(newCollector(relay))
 	l, err := net.Listen("tcp", s.cfg.Listen)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *Server) Serve(relay Relay, log zerolog.Logger) (addr string, stop func(
 	go func() {
 		defer close(done)
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error().Err(err).Msg("http stopped")
+			log.Error("http stopped", "err", err)
 		}
 	}()
 	return l.Addr().String(), func() {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,8 +14,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
@@ -311,12 +310,12 @@ func TestHTTPOnlyShows(t *testing.T) {
 
 // A halted walpost keeps its address until halt_linger is over, and the hint of a halt says to start walpost again.
 func TestAddressInUseIsSaid(t *testing.T) {
-	addr, stop, err := New(Config{Listen: "127.0.0.1:0"}, Build{}).Serve(busy(), zerolog.Nop())
+	addr, stop, err := New(Config{Listen: "127.0.0.1:0"}, Build{}).Serve(busy(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	_, _, err = New(Config{Listen: addr}, Build{}).Serve(busy(), zerolog.Nop())
+	_, _, err = New(Config{Listen: addr}, Build{}).Serve(busy(), slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "http.listen: ") || !strings.Contains(fault.Hint(err), "a halted walpost that waits for halt_linger: stop that process first") {
 		t.Errorf("a second server on %s: %v: %q", addr, err, fault.Hint(err))
 	}
