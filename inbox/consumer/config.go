@@ -68,9 +68,10 @@ type Config struct {
 	Keep time.Duration
 
 	// DeadLetterTopic gets the messages that cannot be handled. The topic must exist, and its
-	// max.message.bytes must exceed that of Topics by about 8 KiB. Without a DeadLetterTopic, the
-	// Consumer tries such a message again until the handler accepts it. The later messages of its
-	// key wait, and its partition stops when its buffer is full.
+	// max.message.bytes must exceed that of Topics by about 8 KiB. walpost dead with the flag
+	// --dead-letter-topic lists the messages, sends them back and gives them up. Without a
+	// DeadLetterTopic, the Consumer tries such a message again until the handler accepts it. The later
+	// messages of its key wait, and its partition stops when its buffer is full.
 	DeadLetterTopic string
 	// Attempts is how often a message is handled before it is a dead letter; 8 by default. Failures
 	// that are not the message's fault do not count (see inbox.Retryable).

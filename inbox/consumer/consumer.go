@@ -246,7 +246,7 @@ func (c *Consumer) dispatch() {
 	if !c.writing {
 		if l := c.s.startLetter(); l != nil {
 			c.writing = true
-			go c.write(l, l.items[0].msg, letterOf(l.items[0].msg, l.items[0].verdict, l.items[0].failures.Counted, c.cfg.Group, c.cfg.DeadLetterTopic))
+			go c.write(l, l.items[0].msg, letterOf(l.items[0].msg, l.items[0].verdict, l.items[0].failures.Counted, c.cfg.Group, c.cfg.DeadLetterTopic, c.cfg.IDHeader))
 		}
 	}
 }

@@ -46,12 +46,27 @@ type verdict struct {
 
 // letterOf makes the dead letter of a message: its key, its value and its headers, and why it is
 // dead. The record's own time is new, because the retention of the topic counts from this time.
-func letterOf(m inbox.Message, v *verdict, attempts int, group, topic string) *kgo.Record {
+//
+// A message that has its position as id gets the header idHeader, because it has another position
+// when it is sent back. A message that was sent back already has its first time in HeaderTimestamp.
+func letterOf(m inbox.Message, v *verdict, attempts int, group, topic, idHeader string) *kgo.Record {
 	rec := &kgo.Record{Topic: topic, Key: m.Key, Value: m.Value}
+	id, at := "", strconv.FormatInt(m.Time.UnixMilli(), 10)
 	for _, h := range m.Headers {
+		if h.Key == HeaderTimestamp {
+			if _, err := strconv.ParseUint(string(h.Value), 10, 48); err == nil {
+				at = string(h.Value)
+			}
+		}
 		if !strings.HasPrefix(h.Key, letterPrefix) { // of an earlier letter that was sent back
 			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+			if h.Key == idHeader {
+				id = string(h.Value)
+			}
 		}
+	}
+	if id != m.ID {
+		rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: idHeader, Value: []byte(m.ID)})
 	}
 	add := func(key, value string) {
 		if value != "" {
@@ -64,7 +79,7 @@ func letterOf(m inbox.Message, v *verdict, attempts int, group, topic string) *k
 	add(HeaderTopic, m.Topic)
 	add(HeaderPartition, strconv.Itoa(int(m.Partition)))
 	add(HeaderOffset, strconv.FormatInt(m.Offset, 10))
-	add(HeaderTimestamp, strconv.FormatInt(m.Time.UnixMilli(), 10))
+	add(HeaderTimestamp, at)
 	add(HeaderAttempts, strconv.Itoa(attempts))
 	add(HeaderID, m.ID)
 	add(HeaderGroup, group)

@@ -75,19 +75,31 @@ type Fold struct {
 	Working []string
 	Newest  string
 
-	byToken map[string]*Entry
-	closed  *closedTokens // nil for a Fold that keeps closed events
+	byToken  map[string]*Entry
+	closed   *closedTokens // nil for a Fold that keeps closed events
+	consumed bool          // the letters are those of consumers
 }
 
 // NewOpenFold returns a Fold that keeps open events only, for a reader that runs for months.
 func NewOpenFold() Fold { return Fold{closed: &closedTokens{seed: maphash.MakeSeed()}} }
+
+// NewConsumedFold returns a Fold of the dead letter topic of consumers.
+func NewConsumedFold() Fold { return Fold{consumed: true} }
+
+// Decode reads a record of the topic.
+func (f *Fold) Decode(rec *kgo.Record) (*Letter, *Mark, error) {
+	if f.consumed {
+		return DecodeConsumed(rec)
+	}
+	return Decode(rec)
+}
 
 // Add takes the next record of a partition. It keeps none of the record's bytes but the key.
 //
 // A letter behind a letter of the same token is the same event once more: the relay wrote it again
 // after a crash, or a retry failed. See letter for one behind a mark.
 func (f *Fold) Add(rec *kgo.Record) {
-	l, m, err := Decode(rec)
+	l, m, err := f.Decode(rec)
 	switch {
 	case errors.Is(err, ErrForeign):
 		f.Foreign++
@@ -115,10 +127,13 @@ func (f *Fold) Add(rec *kgo.Record) {
 // nothing: after a crash, the relay reads again what no checkpoint has passed, and a retry that a newer
 // one has overtaken can still write a refusal. The same is true of a refusal of a row that was read from
 // the table, but that row can be read again and go bad again, which is its first attempt.
+//
+// The letter of a consumer opens the event again, because a group whose offsets were reset has failed once more. After a crash of
+// the consumer it's a repetition, and then a retry sends the message a second time.
 func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 	e, at := f.byToken[l.Token], Place{rec.Partition, rec.Offset}
 	if e == nil || e.State != Open {
-		if (e != nil || f.closed.has(l.Token)) && (l.Commit != 0 || l.Attempts > 1) {
+		if (e != nil || f.closed.has(l.Token)) && (l.Commit != 0 || l.Attempts > 1) && !f.consumed {
 			return
 		}
 		e = &Entry{State: Open, First: at}
@@ -128,11 +143,11 @@ func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 		f.byToken[l.Token] = e
 	}
 	e.Copies++
-	if l.Attempts >= e.Attempts {
+	if l.Attempts >= e.Attempts || f.consumed {
 		e.Letter, e.Newest, e.RecordKey = *l, at, slices.Clone(rec.Key)
-		e.Record, e.Event, e.Key = nil, nil, slices.Clone(l.Key)
+		e.Record, e.Event, e.Stack, e.Key = nil, nil, "", slices.Clone(l.Key)
 		e.Size = len(rec.Key) + len(rec.Value)
-		for _, text := range []*string{&e.Error, &e.Table, &e.Topic, &e.Version, &e.Name, &e.Database} {
+		for _, text := range []*string{&e.Error, &e.Table, &e.Topic, &e.Version, &e.Name, &e.Database, &e.Group} {
 			*text = unique.Make(*text).Value() // thousands of letters have the same
 		}
 	}
@@ -147,10 +162,19 @@ func (f *Fold) Entry(token string) *Entry { return f.byToken[token] }
 //
 // The position of the commit decides, unless the times are far apart: then the positions can be those
 // of two servers.
+//
+// Those of consumers are in the order of their messages.
 func (f *Fold) Entries() []*Entry {
 	all := make([]*Entry, 0, len(f.byToken))
 	for _, e := range f.byToken {
 		all = append(all, e)
+	}
+	if f.consumed {
+		slices.SortFunc(all, func(a, b *Entry) int {
+			return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Letter.Offset, b.Letter.Offset),
+				cmp.Compare(a.First.Partition, b.First.Partition), cmp.Compare(a.First.Offset, b.First.Offset))
+		})
+		return all
 	}
 	slices.SortFunc(all, func(a, b *Entry) int {
 		return cmp.Or(cmp.Compare(a.First.Partition, b.First.Partition), a.CommitTime.Compare(b.CommitTime),

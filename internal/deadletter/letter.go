@@ -53,6 +53,11 @@ type Letter struct {
 	TableID  uint32 // the table's OID, which stays the same when the table is renamed
 	First    int64  // offset of the event's first letter, in its later ones
 
+	// Of the letter of a consumer only. Topic, Partition and CommitTime are those of the message.
+	Group  string // the consumer group
+	Offset int64  // of the message
+	Stack  string // of a panic
+
 	// Key is the key that the event was meant to have. KeyKnown is false if it could not be found.
 	Key      []byte
 	KeyKnown bool
@@ -127,7 +132,7 @@ const (
 	hTimeline    = prefix + "timeline"
 	hTableID     = prefix + "table_id"
 	hFirst       = prefix + "first"
-	hOffset      = prefix + "offset"
+	hOffset      = prefix + "offset" // of a trimmed topic, or of a consumer's message
 	hCount       = prefix + "headers"
 	keyIsNull    = "null"
 	keyIsUnknown = "unknown"

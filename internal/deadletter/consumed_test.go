@@ -1,0 +1,147 @@
+package deadletter
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// consumed is the dead letter of a message, as inbox/consumer writes it. The last headers of a name count.
+func consumed(offset int64, more ...string) *kgo.Record {
+	values, order := map[string]string{}, []string{}
+	for i, words := 0, append([]string{
+		"id", "e", hReason, "attempts", hError, "no account", hTopic, "orders", hPartition, "3", hOffset, fmt.Sprint(offset),
+		hTime, "1770000000123", hAttempts, "8", hID, "e", hGroup, "payments",
+	}, more...); i < len(words); i += 2 {
+		if _, ok := values[words[i]]; !ok {
+			order = append(order, words[i])
+		}
+		values[words[i]] = words[i+1]
+	}
+	rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"), Timestamp: committed}
+	for _, key := range order {
+		if values[key] != "-" {
+			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: key, Value: []byte(values[key])})
+		}
+	}
+	return rec
+}
+
+func TestAMessageComesBackFromTheLetterOfItsConsumer(t *testing.T) {
+	rec := consumed(17, hStack, "main.pay()")
+	rec.Headers = append([]kgo.RecordHeader{{Key: "null", Value: nil}}, rec.Headers...)
+	l, m, err := DecodeConsumed(rec)
+	if err != nil || m != nil {
+		t.Fatal(m, err)
+	}
+	sent := time.UnixMilli(1770000000123).UTC()
+	if l.Group != "payments" || l.Topic != "orders" || l.Partition != 3 || l.Offset != 17 || l.Attempts != 8 || l.Reason != "attempts" ||
+		l.Error != "no account" || l.ID != "e" || l.Stack != "main.pay()" || !l.CommitTime.Equal(sent) {
+		t.Errorf("%+v", l)
+	}
+	now := committed.Add(time.Hour)
+	back := l.SendBack(now)
+	if back.Topic != "orders" || back.Partition != 3 || string(back.Key) != "k" || string(back.Value) != "v" || !back.Time.Equal(now.Truncate(time.Millisecond)) {
+		t.Errorf("%+v", back)
+	}
+	var headers []string
+	for _, h := range back.Headers {
+		headers = append(headers, fmt.Sprintf("%s=%s,%v", h.Key, h.Value, h.Value == nil))
+	}
+	if got := strings.Join(headers, " "); got != "null=,true id=e,false walpost.dead.group=payments,false walpost.dead.timestamp=1770000000123,false" {
+		t.Errorf("headers %s", got)
+	}
+	if len(l.Record.Headers) != 2 {
+		t.Errorf("the letter has changed: %v", l.Record.Headers)
+	}
+}
+
+func TestATokenNamesAMessageForAGroup(t *testing.T) {
+	token := func(rec *kgo.Record) string {
+		l, _, err := DecodeConsumed(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Token
+	}
+	first := token(consumed(17))
+	if !strings.HasPrefix(first, "3-17-") {
+		t.Errorf("token %s", first)
+	}
+	if again := token(consumed(17, hAttempts, "1", hError, "other", hReason, "permanent")); again != first {
+		t.Errorf("the same message has the tokens %s and %s", first, again)
+	}
+	for _, other := range []*kgo.Record{consumed(18), consumed(17, hGroup, "stock"), consumed(17, hTopic, "refunds"), consumed(17, hTime, "1770000000124"), consumed(17, hID, "f")} {
+		if token(other) == first {
+			t.Errorf("another message has the token %s: %v", first, other.Headers)
+		}
+	}
+}
+
+func TestOtherRecordsAreForeignInTheTopicOfConsumers(t *testing.T) {
+	relays, err := (&Letter{Token: "t", Attempts: 1, Partition: -1, Record: &cdc.Record{}}).Encode("dead")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, rec := range map[string]*kgo.Record{
+		"no headers": {Value: []byte("v")}, "a message that was sent back": consumed(1, hReason, "-", hTopic, "-", hPartition, "-", hOffset, "-"),
+		"a relay's letter": stored(relays, 0, 0), "no group": consumed(1, hGroup, "-"),
+	} {
+		if l, m, err := DecodeConsumed(rec); !errors.Is(err, ErrForeign) {
+			t.Errorf("%s: %v %v %v", name, l, m, err)
+		}
+	}
+	for name, rec := range map[string]*kgo.Record{"partition": consumed(1, hPartition, "x"), "offset": consumed(-1), "attempts": consumed(1, hAttempts, "many")} {
+		if _, _, err := DecodeConsumed(rec); err == nil || errors.Is(err, ErrForeign) {
+			t.Errorf("a wrong %s: %v", name, err)
+		}
+	}
+	for _, garbage := range []string{"-1", "99999999999999999", "soon"} {
+		if l, _, err := DecodeConsumed(consumed(1, hTime, garbage)); err != nil || !l.CommitTime.Equal(committed) {
+			t.Errorf("a time of %s: %v", garbage, err)
+		}
+	}
+}
+
+func TestTheTopicOfConsumersSaysWhatIsOpen(t *testing.T) {
+	mark := func(rec *kgo.Record, state State) *kgo.Record {
+		l, _, err := DecodeConsumed(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stored((&Mark{Token: l.Token, State: state, Time: committed}).Encode("dead", rec.Key, 0), 0, 0)
+	}
+	for _, f := range []struct {
+		name  string
+		topic []*kgo.Record
+		want  string
+	}{
+		{"in the order of the messages", []*kgo.Record{consumed(9), consumed(5), consumed(7, hTime, "1")}, "5 open, 7 open, 9 open"},
+		{"a letter that is written again", []*kgo.Record{consumed(5), consumed(5, hAttempts, "1", hError, "newer")}, "5 open newer"},
+		{"marks", []*kgo.Record{consumed(5), consumed(6), mark(consumed(5), Retried), mark(consumed(6), Dropped)}, "5 retried, 6 dropped"},
+		{"a group that failed once more", []*kgo.Record{consumed(5), mark(consumed(5), Retried), consumed(5)}, "5 open"},
+		{"others", []*kgo.Record{consumed(5), {Value: []byte("v")}, consumed(5, hPartition, "x")}, "5 open, 1 foreign, 1 damaged"},
+	} {
+		fold := NewConsumedFold()
+		for at, rec := range f.topic {
+			rec.Offset = int64(at)
+			fold.Add(rec)
+		}
+		var got []string
+		for _, e := range fold.Entries() {
+			got = append(got, strings.TrimSuffix(fmt.Sprintf("%d %s %s", e.Letter.Offset, e.State, e.Error), " no account"))
+		}
+		if fold.Foreign+fold.Damaged > 0 {
+			got = append(got, fmt.Sprintf("%d foreign, %d damaged", fold.Foreign, fold.Damaged))
+		}
+		if text := strings.Join(got, ", "); text != f.want {
+			t.Errorf("%s: %s, want %s", f.name, text, f.want)
+		}
+	}
+}
