@@ -17,6 +17,7 @@ import (
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/statelog"
+	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/router"
 )
@@ -271,4 +272,30 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 		cfg.Name = cmp.Or(cfg.Name, cfg.usualName(database))
 	}
 	return badevents.Open(ctx, badevents.Config{Name: cfg.Name, Database: database, Kafka: cfg.sink(), Parking: cfg.Delivery.ParkingTopic, Router: routes, Version: cfg.Version, Say: say, Progress: progress})
+}
+
+// ValidateBrokers is Validate for OpenConsumed, which needs the brokers alone.
+func (c *Config) ValidateBrokers() Problems {
+	found := c.Kafka.Validate()
+	if c.Stdout != nil {
+		found.Add("kafka.brokers", conf.Required, "because dead letters are in a topic", nil)
+	}
+	return found
+}
+
+// OpenConsumed reads the dead letter topic of consumers (package inbox/consumer). toTopic, say and progress are those of OpenBadEvents.
+func OpenConsumed(ctx context.Context, cfg Config, topic, toTopic string, say func(text string), progress func(step string, done, total int64)) (*BadEvents, error) {
+	wrong := cfg.ValidateBrokers()
+	wrong.Try("--dead-letter-topic", topicname.Check(topic))
+	if cfg.Delivery.DeadLetterTopic = topic; toTopic == topic {
+		wrong.Add("--to-topic", conf.MustBe, "a topic other than --dead-letter-topic", toTopic)
+	} else if toTopic != "" {
+		wrong.Try("--to-topic", topicname.Check(toTopic))
+	}
+	if len(wrong) > 0 {
+		return nil, wrong
+	}
+	to := cfg.sink()
+	to.Parking, to.Park = "", false
+	return badevents.Open(ctx, badevents.Config{Consumers: true, Kafka: to, Version: cfg.Version, Say: say, Progress: progress})
 }

@@ -41,13 +41,18 @@ retry delivers the events of the relay of the configuration. With --relay, it us
 configuration to deliver the events of another relay, for example after name was changed in
 walpost.yaml. walpost dead list --help lists the reasons.
 
+With --dead-letter-topic, retry sends dead letters of consumers back to the topics and partitions of
+their messages, with a new timestamp. Every consumer group of the topic gets them. With --to-topic,
+only the groups of that topic do.
+
 If several retries run at the same time, only the last one that was started continues. retry can run
 while the relay runs.`,
 		Example: `  walpost dead retry --config walpost.yaml --all --dry-run
   walpost dead retry --config walpost.yaml --reason too_large
-  walpost dead retry --config walpost.yaml 0-16B3748-3-5f2a9c01`,
+  walpost dead retry --config walpost.yaml 0-16B3748-3-5f2a9c01
+  walpost dead retry --brokers kafka:9092 --dead-letter-topic payments.dead --all`,
 	}
-	load := deadConfig(cmd)
+	topics := deadConfig(cmd)
 	filter.flags(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&all, "all", false, "retry every open event")
@@ -75,7 +80,7 @@ while the relay runs.`,
 		if len(args) == 0 {
 			filter.State = deadletter.Open
 		}
-		return load.open(cmd, opts.ToTopic, func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error {
+		return topics.open(cmd, opts.ToTopic, func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error {
 			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err
@@ -127,11 +132,13 @@ Only the running relay can drop a parked event. drop asks it, waits for the resu
 events it has dropped. An event that it is just delivering is delivered instead. If no relay answers
 within --timeout, drop exits with 1. The request stays in the topic, and the relay carries it out
 when it runs. When the bad event of a key is dropped, the relay delivers the events behind it, up to
-the next bad one.`,
+the next bad one.
+
+With --dead-letter-topic, drop gives up dead letters of consumers.`,
 		Example: `  walpost dead drop --config walpost.yaml --reason "a test of the shop" 0-16B3748-3-5f2a9c01
   walpost dead drop --config walpost.yaml --reason "INC-17: the shop has sent them again" --of-reason unroutable --until 2026-11-20T08:00:00Z`,
 	}
-	load := deadConfig(cmd)
+	topics := deadConfig(cmd)
 	filter.flags(cmd)
 	cmd.Flags().StringVar(&why, "reason", "", "why nobody needs the events")
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "wait this long for the relay; 0s: only send the request")
@@ -152,7 +159,7 @@ the next bad one.`,
 		if err := filter.parse(cmd, args); err != nil {
 			return err
 		}
-		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error {
+		return topics.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error {
 			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err

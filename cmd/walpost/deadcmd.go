@@ -23,18 +23,43 @@ func deadCommand() *cobra.Command {
 		deadListCommand(), deadShowCommand(), deadRetryCommand(), deadDropCommand())
 }
 
-// deadConfig are the configuration flags of walpost dead. It needs no database.
-func deadConfig(cmd *cobra.Command) loader {
-	return configFlags(cmd, (*walpost.Config).ValidateKafka, "dsn", "slot", "name", "brokers", "table", "topic-regex", "topic-replacement")
+// deadTopics are the topics that walpost dead works with.
+type deadTopics struct {
+	load      loader
+	consumers string // the dead letter topic of consumers, if its flag is given
 }
 
+// deadConfig adds the configuration flags of walpost dead. It needs no database.
+func deadConfig(cmd *cobra.Command) *deadTopics {
+	d := new(deadTopics)
+	d.load = configFlags(cmd, func(c *walpost.Config) walpost.Problems {
+		if ofConsumers(cmd) {
+			return c.ValidateBrokers()
+		}
+		return c.ValidateKafka()
+	}, "dsn", "slot", "name", "brokers", "table", "topic-regex", "topic-replacement")
+	cmd.Flags().StringVar(&d.consumers, deadTopicFlag, "", "a consumer's dead letter `topic`, not the relay's")
+	return d
+}
+
+const deadTopicFlag = "dead-letter-topic"
+
+// ofConsumers reports whether the command works with the dead letters of consumers. An empty name is an error, and not the relay's topic.
+func ofConsumers(cmd *cobra.Command) bool { return cmd.Flags().Changed(deadTopicFlag) }
+
 // open reads the topics, and works with them. toTopic is where a retry is to deliver events, or "".
-func (load loader) open(cmd *cobra.Command, toTopic string, work func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error) error {
-	return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+func (d *deadTopics) open(cmd *cobra.Command, toTopic string, work func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error) error {
+	return d.load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 		cfg.Version = buildInfo().version
 		meter := progress.NewMeter(cmd.ErrOrStderr())
 		defer meter.End()
-		topics, err := walpost.OpenBadEvents(ctx, cfg.Config, toTopic, meter.Say, meter.Progress)
+		var topics *walpost.BadEvents
+		var err error
+		if ofConsumers(cmd) {
+			topics, err = walpost.OpenConsumed(ctx, cfg.Config, d.consumers, toTopic, meter.Say, meter.Progress)
+		} else {
+			topics, err = walpost.OpenBadEvents(ctx, cfg.Config, toTopic, meter.Say, meter.Progress)
+		}
 		if err != nil {
 			return err
 		}
@@ -44,7 +69,11 @@ func (load loader) open(cmd *cobra.Command, toTopic string, work func(ctx contex
 			meter.Say(fmt.Sprintf("topic %s does not exist: there are no dead events", topics.Dead.Topic))
 		}
 		if f := &topics.Dead.Fold; f.Foreign+f.Damaged > 0 {
-			text := fmt.Sprintf("topic %s has %d records that are not walpost's, and %d that cannot be read", topics.Dead.Topic, f.Foreign, f.Damaged)
+			whose := "walpost's"
+			if ofConsumers(cmd) {
+				whose = "dead letters of consumers"
+			}
+			text := fmt.Sprintf("topic %s has %d records that are not %s, and %d that cannot be read", topics.Dead.Topic, f.Foreign, whose, f.Damaged)
 			if f.Problem != nil {
 				text += fmt.Sprintf(" (%v)", f.Problem)
 			}
@@ -62,7 +91,11 @@ type deadFilter struct {
 
 var deadStates = []string{string(deadletter.Open), string(deadletter.Retried), string(deadletter.Released), string(deadletter.Dropped), "all"}
 
-func deadReasons() (reasons []string) {
+// deadReasons are the reasons of a relay, or those of consumers.
+func deadReasons(consumers bool) (reasons []string) {
+	if consumers {
+		return []string{"attempts", "permanent", "missing_id"}
+	}
 	for _, r := range append(slices.Clone(cdc.Reasons), deadletter.Behind) {
 		reasons = append(reasons, string(r))
 	}
@@ -70,19 +103,20 @@ func deadReasons() (reasons []string) {
 }
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
-	flags, reasons := cmd.Flags(), deadReasons()
+	flags, relay, consumers := cmd.Flags(), deadReasons(false), deadReasons(true)
 	usage := "only this `reason`"
 	if cmd.Name() == "list" {
-		usage += ": " + strings.Join(reasons, ", ")
+		usage += ": " + strings.Join(relay, ", ") + "; of consumers: " + strings.Join(consumers, ", ")
 	}
 	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", usage)
 	flags.Lookup("table").Usage = "only events of this `table`; separate several tables with commas"
 	flags.StringVar(&f.Relay, "relay", "", "the relay's `name` (default the configured one)")
+	flags.StringVar(&f.Group, "group", "", "only of this consumer `group`")
 	flags.StringVar(&f.Topic, "topic", "", "only for this `topic`")
 	flags.StringVar(&f.key, "key", "", "only this `key`")
 	flags.StringVar(&f.since, "since", "", "only events committed since this `time`")
 	flags.StringVar(&f.until, "until", "", "only events committed before this `time`")
-	offer(cmd, f.reasonFlag(cmd), reasons...)
+	offer(cmd, f.reasonFlag(cmd), append(relay, consumers...)...)
 }
 
 // reasonFlag is the flag of the reason why an event is bad. drop has its own --reason.
@@ -95,7 +129,7 @@ func (*deadFilter) reasonFlag(cmd *cobra.Command) string {
 
 // given reports whether a flag selects events.
 func (f *deadFilter) given(cmd *cobra.Command) bool {
-	return slices.ContainsFunc([]string{f.reasonFlag(cmd), "relay", "table", "topic", "key", "since", "until"}, func(name string) bool {
+	return slices.ContainsFunc([]string{f.reasonFlag(cmd), "relay", "table", "group", "topic", "key", "since", "until"}, func(name string) bool {
 		return cmd.Flags().Changed(name)
 	})
 }
@@ -103,6 +137,16 @@ func (f *deadFilter) given(cmd *cobra.Command) bool {
 // parse reads the flags, and the tokens of the command line.
 func (f *deadFilter) parse(cmd *cobra.Command, tokens []string) (err error) {
 	f.Tokens, f.Reason, f.State = tokens, cdc.Reason(f.reason), deadletter.State(f.state)
+	consumers := ofConsumers(cmd)
+	for name, of := range map[string]bool{"relay": false, "table": false, "group": true} {
+		switch {
+		case of == consumers || !cmd.Flags().Changed(name):
+		case consumers:
+			return usageError{fmt.Errorf("--%s: dead letters of consumers (--%s) have none", name, deadTopicFlag)}
+		default:
+			return usageError{fmt.Errorf("--%s: only dead letters of consumers have one: pass their topic with --%s", name, deadTopicFlag)}
+		}
+	}
 	if cmd.Flags().Changed("key") {
 		f.Key = &f.key
 	}
@@ -122,7 +166,7 @@ func (f *deadFilter) parse(cmd *cobra.Command, tokens []string) (err error) {
 	default:
 		return usageError{fmt.Errorf("--state: must be one of %s (got %q)", strings.Join(deadStates, ", "), f.state)}
 	}
-	if all := deadReasons(); f.reason != "" && !slices.Contains(all, f.reason) {
+	if all := deadReasons(consumers); f.reason != "" && !slices.Contains(all, f.reason) {
 		return usageError{fmt.Errorf("--%s: must be one of %s (got %q)", f.reasonFlag(cmd), strings.Join(all, ", "), f.reason)}
 	}
 	if f.Since, err = timeFlag("since", f.since); err == nil {
@@ -154,12 +198,16 @@ events: the events that have not been retried, released or dropped. list needs n
 database, and can run while the relay runs.
 
 Relays can share the topics. list prints the events of the relay of the configuration, and reports
-on standard error how many events other relays have. --relay lists those.`,
+on standard error how many events other relays have. --relay lists those.
+
+With --dead-letter-topic, list prints the dead letters of consumers (Go package inbox/consumer)
+instead, with their groups. It then needs only the brokers.`,
 		Example: `  walpost dead list --config walpost.yaml
+  walpost dead list --brokers kafka:9092 --dead-letter-topic payments.dead
   walpost dead list --config walpost.yaml --reason too_large --topic outbox.event.order --json`,
 		Args: noArguments,
 	}
-	load := deadConfig(cmd)
+	topics := deadConfig(cmd)
 	filter.flags(cmd)
 	cmd.Flags().StringVar(&filter.state, "state", string(deadletter.Open), "only this `state`: "+strings.Join(deadStates, ", "))
 	offer(cmd, "state", deadStates...)
@@ -168,7 +216,7 @@ on standard error how many events other relays have. --relay lists those.`,
 		if err := filter.parse(cmd, nil); err != nil {
 			return err
 		}
-		return load.open(cmd, "", func(_ context.Context, topics *walpost.BadEvents, _ *progress.Meter) error {
+		return topics.open(cmd, "", func(_ context.Context, topics *walpost.BadEvents, _ *progress.Meter) error {
 			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err
@@ -201,10 +249,10 @@ not text is printed in hexadecimal digits. show needs no database, and can run w
 			return nil
 		},
 	}
-	load := deadConfig(cmd)
+	topics := deadConfig(cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, _ *progress.Meter) error {
+		return topics.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, _ *progress.Meter) error {
 			found, err := topics.Select(&walpost.BadEventFilter{Tokens: args, All: true})
 			if err != nil {
 				return err

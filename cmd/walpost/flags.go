@@ -172,6 +172,9 @@ func given(flags *pflag.FlagSet, file string, env func(string) (string, bool)) s
 			words = append(words, "--"+s.flag+"="+show.ShellWord(flags.Lookup(s.flag).Value.String()))
 		}
 	}
+	if f := flags.Lookup(deadTopicFlag); f != nil && f.Changed {
+		words = append(words, "--"+f.Name+"="+show.ShellWord(f.Value.String()))
+	}
 	return strings.Join(words, " ")
 }
 

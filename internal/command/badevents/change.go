@@ -30,7 +30,10 @@ type Config struct {
 	Kafka   sink.Config // its DeadLetters is the dead letter topic
 	Parking string      // the topic of parked events
 	Router  *router.Router
-	Version string // of walpost, for the letters
+	// Consumers says that the dead letter topic is one of consumers (inbox/consumer). Then the commands take the events of every
+	// consumer group, and need no Name, Database, Parking and Router.
+	Consumers bool
+	Version   string // of walpost, for the letters
 	// Say tells the user something in one line. Progress says how far a step is.
 	Say      func(text string)
 	Progress func(step string, done, total int64)
@@ -59,7 +62,11 @@ func Open(ctx context.Context, cfg Config) (*Topics, error) {
 	}
 	t.Dead = NewLetters(t.client, cfg.Kafka.DeadLetters, telling(cfg.Kafka.DeadLetters))
 	t.Parked = NewParked(t.client, cfg.Parking, telling(cfg.Parking))
-	if err = t.Dead.Read(ctx); err == nil {
+	if cfg.Consumers {
+		t.Dead = newLetters(t.client, cfg.Kafka.DeadLetters, deadletter.NewConsumedFold, telling(cfg.Kafka.DeadLetters))
+		t.Dead.consumers, t.Parked.Missing = true, true
+	}
+	if err = t.Dead.Read(ctx); err == nil && !cfg.Consumers {
 		if err = t.Parked.Read(ctx); kafka.Denied(err) { // who parks nothing may have no right on the topic
 			cfg.Say(fmt.Sprintf("parked events are left out: %v. %s", err, fault.Hint(err)))
 			t.Parked.Missing, err = true, nil

@@ -38,6 +38,9 @@ type UnknownToken struct {
 }
 
 func (e *UnknownToken) Error() string {
+	if len(e.Topics) == 1 {
+		return fmt.Sprintf("no event in the topic %s has the token %s", e.Topics[0], e.Token)
+	}
 	return fmt.Sprintf("no event in the topics %s has the token %s", strings.Join(e.Topics, " and "), e.Token)
 }
 
@@ -46,6 +49,9 @@ func (e *UnknownToken) Misconfigured() bool { return true }
 
 // Hint says whose token it may be.
 func (e *UnknownToken) Hint() string {
+	if len(e.Topics) == 1 { // of consumers
+		return "If it's a token of the relay, leave out --dead-letter-topic."
+	}
 	return "If a halted relay printed the token, run " + fault.Command("skip", e.Token) + " instead."
 }
 
@@ -99,7 +105,11 @@ func (t *Topics) Select(f *Filter) (selected []*Event, err error) {
 	}
 	for _, token := range f.Tokens {
 		if unknown[token] {
-			return nil, &UnknownToken{token, []string{t.Dead.Topic, t.Parked.Topic}}
+			topics := []string{t.Dead.Topic, t.Parked.Topic}
+			if t.Consumers {
+				topics = topics[:1]
+			}
+			return nil, &UnknownToken{token, topics}
 		}
 	}
 	return selected, nil

@@ -26,6 +26,7 @@ type searched struct {
 	since     time.Time // commit time of the first event of the key
 	partition int32     // that the event asks for, or -1
 	ids       map[string]bool
+	offsets   map[int64]bool // of the messages of consumers, which may have their ids in another header
 }
 
 func (k *keySearch) add(rec *cdc.Record, e *deadletter.Entry) {
@@ -42,7 +43,7 @@ func (k *keySearch) add(rec *cdc.Record, e *deadletter.Entry) {
 	}
 	s := keys[string(rec.Key)]
 	if s == nil {
-		s = &searched{since: e.CommitTime, partition: rec.Partition, ids: map[string]bool{}}
+		s = &searched{since: e.CommitTime, partition: rec.Partition, ids: map[string]bool{}, offsets: map[int64]bool{}}
 		keys[string(rec.Key)] = s
 		k.all++
 	}
@@ -50,6 +51,9 @@ func (k *keySearch) add(rec *cdc.Record, e *deadletter.Entry) {
 		s.since = e.CommitTime
 	}
 	s.ids[e.ID] = true
+	if e.Group != "" && rec.Topic == e.Topic {
+		s.offsets[e.Letter.Offset] = true
+	}
 }
 
 // newer counts the keys with a record that is not older than the first event of the key. It reads the
@@ -115,7 +119,7 @@ func (t *Topics) search(ctx context.Context, topic string, partition int32, want
 		*read++
 		t.Progress("looking for newer records of the keys", *read, 0)
 		s := wanted[string(rec.Key)]
-		if rec.Key == nil || s == nil || rec.Timestamp.Before(s.since.Truncate(time.Millisecond)) {
+		if rec.Key == nil || s == nil || s.offsets[rec.Offset] || rec.Timestamp.Before(s.since.Truncate(time.Millisecond)) {
 			return nil
 		}
 		for _, h := range rec.Headers {

@@ -34,7 +34,7 @@ type parkedRelay struct {
 // NewParked returns Parked that has read nothing. progress is told how many records were read, and how
 // many there are.
 func NewParked(client *kgo.Client, topic string, progress func(done, total int64)) *Parked {
-	p := &Parked{log: log{Topic: topic, client: client, progress: progress}}
+	p := &Parked{log: log{Topic: topic, client: client, decode: deadletter.Decode, progress: progress}}
 	p.reset = func() { p.relays = map[string]*parkedRelay{} }
 	p.add = func(rec *kgo.Record) {
 		it, name := parking.Read(rec), ""

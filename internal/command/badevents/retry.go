@@ -63,7 +63,9 @@ func (t *Topics) Retry(ctx context.Context, selected []*Event, opts RetryOptions
 	if len(events) == 0 {
 		return report, nil
 	}
-	t.Router.SetRunID(runID())
+	if !t.Consumers {
+		t.Router.SetRunID(runID())
+	}
 	var keys keySearch
 	if err := t.foresee(ctx, events, &opts, report, &keys); err != nil {
 		return report, err
@@ -138,7 +140,9 @@ func (t *Topics) foresee(ctx context.Context, events []*deadletter.Entry, opts *
 // record is what an event gives now: the record as stored, or what the router makes of the row.
 func (t *Topics) record(l *deadletter.Letter, toTopic string) (*cdc.Record, error) {
 	rec := new(cdc.Record)
-	if l.Event == nil {
+	if t.Consumers {
+		rec = l.SendBack(time.Now())
+	} else if l.Event == nil {
 		*rec = *l.Record
 	} else if ok, err := t.Router.Route(l.Event, rec); err != nil {
 		return nil, err
@@ -195,6 +199,11 @@ func (c *change) deliver(e *deadletter.Entry, l *deadletter.Letter, opts *RetryO
 // again writes the letter of an event that was refused once more. The event keeps its place.
 func (c *change) again(e *deadletter.Entry, l *deadletter.Letter, err error, report *RetryReport) {
 	r := refused(e, err)
+	if c.Consumers { // its letter has the attempts and the errors of the handler
+		r.Attempts = e.Attempts
+		report.Refused = append(report.Refused, r)
+		return
+	}
 	l.Attempts, l.Reason, l.Error, l.Version = r.Attempts, r.Reason, r.Error, c.Version
 	rec, wrong := l.Encode(c.Dead.Topic)
 	note := func(unsaid error) error {

@@ -1,6 +1,6 @@
 // Package badevents is the work of walpost dead. It reads what the dead letter topic says, shows
 // it, and has letters delivered again or given up. It needs no database, and it may work while a
-// relay writes to the topic.
+// relay writes to the topic. It does the same for the dead letter topic of consumers.
 package badevents
 
 import (
@@ -26,6 +26,7 @@ type log struct {
 	Missing bool // the topic does not exist
 
 	client   *kgo.Client
+	decode   func(rec *kgo.Record) (*deadletter.Letter, *deadletter.Mark, error)
 	progress func(done, total int64) // how many records were read, and how many there are
 	add      func(rec *kgo.Record)   // takes the next record of a partition
 	reset    func()                  // forgets all records
@@ -108,6 +109,8 @@ func (l *log) unreadable(err error) error { return kafka.Unreadable(l.Topic, err
 type Letters struct {
 	log
 	Fold deadletter.Fold
+
+	consumers bool // the letters are those of consumers
 }
 
 // NewLetters returns Letters that have read nothing. progress is told how many records were read, and
@@ -119,6 +122,7 @@ func NewLetters(client *kgo.Client, topic string, progress func(done, total int6
 // newLetters is NewLetters with another empty Fold.
 func newLetters(client *kgo.Client, topic string, empty func() deadletter.Fold, progress func(done, total int64)) *Letters {
 	l := &Letters{log: log{Topic: topic, client: client, progress: progress}}
+	l.decode = func(rec *kgo.Record) (*deadletter.Letter, *deadletter.Mark, error) { return l.Fold.Decode(rec) }
 	l.add = func(rec *kgo.Record) { l.Fold.Add(rec) }
 	l.reset = func() { l.Fold = empty() }
 	l.reset()
@@ -128,15 +132,20 @@ func newLetters(client *kgo.Client, topic string, empty func() deadletter.Fold, 
 // notOurs is the error of a topic that has records, and none of them is walpost's.
 func (l *log) notOurs(foreign int, option string) error {
 	return fault.Config(fmt.Errorf("topic %s has %d records, and none of them is walpost's", l.Topic, foreign),
-		"Set delivery."+option+" to the topic that walpost run writes to.")
+		"Set delivery."+option+" to the topic that walpost run writes to. For the dead letters of a consumer, pass --dead-letter-topic.")
 }
 
 // Owned returns an error if the topic has records, and none of them is walpost's.
 func (l *Letters) Owned() error {
-	if f := &l.Fold; f.Foreign > 0 && f.Damaged == 0 && f.Newest == "" && len(f.Entries()) == 0 {
-		return l.notOurs(f.Foreign, "dead_letter_topic")
+	f := &l.Fold
+	switch {
+	case f.Foreign == 0 || f.Damaged > 0 || f.Newest != "" || len(f.Entries()) > 0:
+		return nil
+	case l.consumers:
+		return fault.Config(fmt.Errorf("topic %s has %d records, and none of them is a dead letter of a consumer", l.Topic, f.Foreign),
+			"Set --dead-letter-topic to the DeadLetterTopic of the consumer. Without this flag, the command reads the dead letters of the relay.")
 	}
-	return nil
+	return l.notOurs(f.Foreign, "dead_letter_topic")
 }
 
 // far is a distance of offsets that is worth another request instead of reading on.
@@ -158,7 +167,7 @@ func (l *log) contents(ctx context.Context, events ...*deadletter.Entry) (map[st
 			if rec.Offset < order[i].Newest.Offset {
 				return nil
 			}
-			letter, _, err := deadletter.Decode(deadletter.Owned(rec))
+			letter, _, err := l.decode(deadletter.Owned(rec))
 			if rec.Offset > order[i].Newest.Offset || err == nil && (letter == nil || letter.Token != order[i].Token) {
 				err = errors.New("it is not in the topic any more: start the command again")
 			}
@@ -195,17 +204,17 @@ func (l *log) history(ctx context.Context, e *deadletter.Entry) (steps []Step, v
 		r := kafka.Reader{Client: l.client, Topic: l.Topic, Partition: int32(p), Stable: true}
 		r.Again = func() { steps = slices.DeleteFunc(steps, func(s Step) bool { return s.At.Partition == int32(p) }) }
 		r.Each = func(rec *kgo.Record) error {
-			letter, mark, err := deadletter.Decode(rec)
+			letter, mark, err := l.decode(rec)
 			switch at := (deadletter.Place{Partition: rec.Partition, Offset: rec.Offset}); {
 			case err != nil || letter != nil && letter.Token != e.Token || mark != nil && mark.Token != e.Token:
 			case mark != nil:
 				steps = append(steps, Step{At: at, Mark: mark})
 			default:
 				if at == e.Newest {
-					rec = deadletter.Owned(rec)
-					if value = rec.Value; letter.Record != nil {
-						for _, h := range rec.Headers[:len(letter.Record.Headers)] {
-							headers = append(headers, cdc.Header{Key: h.Key, Value: h.Value})
+					value = slices.Clone(rec.Value)
+					if letter.Record != nil {
+						for _, h := range letter.Record.Headers {
+							headers = append(headers, cdc.Header{Key: h.Key, Value: slices.Clone(h.Value)})
 						}
 					}
 				}
@@ -232,6 +241,8 @@ type Filter struct {
 	Key          *string
 	Since, Until time.Time // of the commit; Until is the first time that does not count
 
+	Group string // the consumer group, in the dead letter topic of consumers
+
 	// Relay selects the events of another relay than that of the configuration. All selects those of every relay.
 	Relay string
 	All   bool
@@ -240,7 +251,7 @@ type Filter struct {
 // ofRelay reports whether the filter takes the events of the relay of e.
 func (f *Filter) ofRelay(e *Event, cfg *Config) bool {
 	switch {
-	case f.All:
+	case f.All || cfg.Consumers:
 		return true
 	case f.Relay != "":
 		return e.IsOf(f.Relay, "")
@@ -254,6 +265,7 @@ func (f *Filter) selects(e *Event) bool {
 		(f.Reason == "" || e.Reason == f.Reason) &&
 		(len(f.Tables) == 0 || slices.Contains(f.Tables, e.Table)) &&
 		(f.Topic == "" || e.Letter.Topic == f.Topic) &&
+		(f.Group == "" || e.Group == f.Group) &&
 		(f.Key == nil || e.Key != nil && string(e.Key) == *f.Key) &&
 		(f.Since.IsZero() || !e.CommitTime.Before(f.Since)) &&
 		(f.Until.IsZero() || e.CommitTime.Before(f.Until))

@@ -20,11 +20,18 @@ import (
 func DeadList(found []*walpost.BadEvent) string {
 	var b strings.Builder
 	out := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	if len(found) > 0 {
+	consumed := len(found) > 0 && found[0].Group != ""
+	if consumed {
+		fmt.Fprintln(out, "TOKEN\tSTATE\tREASON\tGROUP\tID\tKEY\tTOPIC\tATTEMPTS\tTIME\tERROR")
+	} else if len(found) > 0 {
 		fmt.Fprintln(out, "TOKEN\tSTATE\tREASON\tRELAY\tTABLE\tID\tKEY\tTOPIC\tATTEMPTS\tCOMMITTED\tERROR")
 	}
 	for _, e := range found {
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Token, stateWord(e), e.Reason, dash(e.Name), dash(e.Table), dash(e.ID), keyText(&e.Letter),
+		from := dash(e.Name) + "\t" + dash(e.Table)
+		if consumed {
+			from = e.Group
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Token, stateWord(e), e.Reason, from, dash(e.ID), keyText(&e.Letter),
 			dash(e.Letter.Topic), e.Attempts, e.CommitTime.Format(time.RFC3339), OneLine(e.Error))
 	}
 	fmt.Fprintf(out, "events: %d\n", len(found))
@@ -76,6 +83,14 @@ type BadEvent struct {
 	Version    string          `json:"version"`
 	Partition  int32           `json:"letter_partition"`
 	Offset     int64           `json:"letter_offset"`
+	Consumer   *Consumer       `json:"consumer,omitempty"` // of the dead letter of a consumer
+}
+
+// A Consumer is the group that a message is dead for, and the message's place in its topic.
+type Consumer struct {
+	Group     string `json:"group"`
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
 }
 
 // BadEventOf is e for programs.
@@ -85,6 +100,9 @@ func BadEventOf(e *walpost.BadEvent) BadEvent {
 		Topic: e.Letter.Topic, Attempts: e.Attempts, CommitTime: e.CommitTime, Version: e.Version, Commit: e.Commit, Partition: e.Newest.Partition, Offset: e.Newest.Offset,
 	}
 	row.Key, row.KeyB64 = textOrBase64(e.Key)
+	if e.Group != "" {
+		row.Consumer = &Consumer{e.Group, e.Letter.Partition, e.Letter.Offset}
+	}
 	return row
 }
 
@@ -106,6 +124,7 @@ type DeadStep struct {
 	Attempts  int        `json:"attempts,omitempty"`
 	Reason    cdc.Reason `json:"reason,omitempty"`
 	Error     string     `json:"error,omitempty"`
+	Stack     string     `json:"stack,omitempty"` // of a panic of a consumer's handler
 	Version   string     `json:"version,omitempty"`
 	Why       string     `json:"why,omitempty"`
 	Time      *time.Time `json:"time,omitempty"` // of a mark
@@ -117,7 +136,7 @@ func DeadDetailOf(e *walpost.BadEvent, steps []badevents.Step, value []byte, hea
 	for _, s := range steps {
 		step := DeadStep{Partition: s.At.Partition, Offset: s.At.Offset, What: "letter"}
 		if l := s.Letter; l != nil {
-			step.Attempts, step.Reason, step.Error, step.Version = l.Attempts, l.Reason, l.Error, l.Version
+			step.Attempts, step.Reason, step.Error, step.Stack, step.Version = l.Attempts, l.Reason, l.Error, l.Stack, l.Version
 			d.Form = s.Form
 		} else {
 			step.What, step.Why, step.Time = string(s.Mark.State), s.Mark.Why, &s.Mark.Time
@@ -131,6 +150,10 @@ func DeadDetailOf(e *walpost.BadEvent, steps []badevents.Step, value []byte, hea
 // deadMeaning says what the state of an event means, and whether a retry or a drop is next.
 func deadMeaning(e *walpost.BadEvent) (text string, open bool) {
 	switch {
+	case e.State == deadletter.Retried && e.Group != "":
+		return "a retry has sent the message back. If it failed again, it has another token", false
+	case e.Group != "" && e.State == deadletter.Open:
+		return "the group has not handled the message", true
 	case e.State == deadletter.Retried:
 		return "a retry has delivered the event", false
 	case e.State == deadletter.Released:
@@ -162,13 +185,21 @@ func Dead(e *walpost.BadEvent, d *DeadDetail, value []byte) string {
 	if e.Commit != 0 {
 		place = fmt.Sprintf("commit %s, row %d", e.Commit, e.Row)
 	}
-	line("event", fmt.Sprintf("id %s of %s, committed at %s (%s)", dash(e.ID), dash(e.Table), e.CommitTime.Format(time.RFC3339Nano), place))
-	line("relay", dash(e.Letter.Relay()))
+	if e.Group != "" {
+		line("message", fmt.Sprintf("id %s, written at %s (offset %d)", dash(e.ID), e.CommitTime.Format(time.RFC3339Nano), e.Letter.Offset))
+		line("group", e.Group)
+	} else {
+		line("event", fmt.Sprintf("id %s of %s, committed at %s (%s)", dash(e.ID), dash(e.Table), e.CommitTime.Format(time.RFC3339Nano), place))
+		line("relay", dash(e.Letter.Relay()))
+	}
 	line("reason", fmt.Sprintf("%s: %s", e.Reason, OneLine(e.Error)))
 	for _, s := range d.Letters {
 		text := fmt.Sprintf("partition %d, offset %d: ", s.Partition, s.Offset)
 		if s.Time == nil {
 			text += fmt.Sprintf("attempt %d failed, %s: %s", s.Attempts, s.Reason, OneLine(s.Error))
+			for frame := range strings.Lines(s.Stack) {
+				text += "\n             " + OneLine(strings.Trim(frame, "\t\n"))
+			}
 		} else {
 			what := s.What
 			if state := deadletter.State(what); state == deadletter.Release || state == deadletter.Drop {
