@@ -281,9 +281,15 @@ func Migration(cfg Config, form string) (string, error) {
 	return migration(form, outboxtable.Goose(tables...), up, down)
 }
 
-// InboxMigration is Migration for the tables of package inbox.
-func InboxMigration(form string) (string, error) {
-	return migration(form, inbox.Goose(), inbox.DDL, inbox.DropDDL)
+// InboxMigration is Migration for the tables of package inbox, in a schema ("" is the search_path). It
+// brings them from a version to inbox.Version; version 0 is a database without them.
+func InboxMigration(form, schema string, from int) (string, error) {
+	if from < 0 || from >= inbox.Version {
+		return "", fault.Config(fmt.Errorf("the version of the inbox's tables to start from must be 0 to %d (got %d)", inbox.Version-1, from), "")
+	}
+	s := inbox.Schema(schema)
+	up, down := s.DDL(from)
+	return migration(form, s.Goose(from), up, down)
 }
 
 // migration returns the text of a form. texts are in the order of Migrations.

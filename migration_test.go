@@ -30,7 +30,7 @@ func TestTheMigrationsMakeTheTablesOfSetup(t *testing.T) {
 					t.Helper()
 					text, err := Migration(cfg, form)
 					if name == "inbox" {
-						text, err = InboxMigration(form)
+						text, err = InboxMigration(form, "public", 0)
 					}
 					if err != nil {
 						t.Fatal(err)
@@ -84,7 +84,12 @@ func TestAMigrationNeedsATableAndAForm(t *testing.T) {
 	if text, err := Migration(cfg, "up"); err == nil || !strings.Contains(err.Error(), "no table") {
 		t.Errorf("%s, %v", text, err)
 	}
-	if text, err := InboxMigration(""); err == nil || text != "" {
+	if text, err := InboxMigration("", "", 0); err == nil || text != "" {
 		t.Errorf("%s, %v", text, err)
+	}
+	for _, from := range []int{-1, 2} {
+		if text, err := InboxMigration("up", "", from); err == nil || text != "" || !strings.Contains(err.Error(), "must be 0 to 1 (got") {
+			t.Errorf("%s, %v", text, err)
+		}
 	}
 }

@@ -20,8 +20,13 @@ import (
 // Begin makes savepoints, which the handler ends as usual. An *sql.Tx cannot be wrapped, so its Commit
 // is found out afterwards.
 type DB[T any] struct {
-	begin func(context.Context) (*transaction[T], error)
+	begin  func(context.Context) (*transaction[T], error)
+	schema Schema
 }
+
+// In returns a DB that uses the tables of a schema. Without it, Postgres finds the tables by the
+// search_path.
+func (db *DB[T]) In(s Schema) *DB[T] { return &DB[T]{db.begin, s} }
 
 // errEnded says that a handler has ended its transaction, or tried to. It does so with every message,
 // so no message is at fault.
@@ -48,7 +53,7 @@ func Pgx(pool interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 },
 ) *DB[pgx.Tx] {
-	return &DB[pgx.Tx]{func(ctx context.Context) (*transaction[pgx.Tx], error) {
+	return &DB[pgx.Tx]{begin: func(ctx context.Context) (*transaction[pgx.Tx], error) {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
 			return nil, cannotBegin(err)
@@ -60,7 +65,7 @@ func Pgx(pool interface {
 
 // SQL returns a DB whose transactions come from database/sql with a driver for Postgres.
 func SQL(db *sql.DB) *DB[*sql.Tx] {
-	return &DB[*sql.Tx]{func(ctx context.Context) (*transaction[*sql.Tx], error) {
+	return &DB[*sql.Tx]{begin: func(ctx context.Context) (*transaction[*sql.Tx], error) {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return nil, cannotBegin(err)
@@ -76,7 +81,7 @@ func SQL(db *sql.DB) *DB[*sql.Tx] {
 func cannotBegin(err error) error { return Retryable(fmt.Errorf("begin a transaction: %w", err)) }
 
 type transaction[T any] struct {
-	anytx.Tx
+	schemaTx
 	own      T // what the handler gets
 	commit   func(context.Context) error
 	rollback func(context.Context) error
@@ -85,7 +90,7 @@ type transaction[T any] struct {
 
 func newTransaction[T any](ctx context.Context, own T, commit, rollback func(context.Context) error, isOpen func() error) (*transaction[T], error) {
 	tx, err := anytx.Of(ctx, own)
-	return &transaction[T]{tx, own, commit, rollback, isOpen}, err
+	return &transaction[T]{schemaTx{Tx: tx}, own, commit, rollback, isOpen}, err
 }
 
 // handle calls a handler. Its error is what the handler returned, or its panic as a *PanicError.
@@ -104,6 +109,7 @@ func (db *DB[T]) in(ctx context.Context, do func(*transaction[T]) error) (lost b
 	if err != nil {
 		return true, err
 	}
+	tx.schema = db.schema
 	if err := do(tx); err != nil {
 		return tx.rollback(context.WithoutCancel(ctx)) != nil || ctx.Err() != nil, err
 	}

@@ -1,23 +1,159 @@
 package inbox
 
-import _ "embed"
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strings"
 
-// DDL makes the tables of this package. Run it once, in one transaction or in several. It can be the
-// up file of a migration of golang-migrate. The functions of this package find the tables by the
-// search_path.
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/internal/anytx"
+)
+
+// Version is the version of the tables that this package uses. A database has it in
+// inbox_retention.version. The functions that process events also work on tables that are one version
+// older or newer, so that a service can be updated while it runs. Retain wants Version.
+const Version = 2
+
+// A Schema is the schema of Postgres that has the tables. The empty one stands for the search_path.
+type Schema string
+
+// DDL returns the SQL that brings the tables from a version to Version, and the SQL that brings them
+// back. Version 0 is a database without the tables. Run each in one transaction. They can be the files
+// of a migration of golang-migrate. The schema must exist. DDL panics if there is no such version.
 //
-// The role of a consumer needs SELECT and INSERT on inbox_processed, SELECT and UPDATE on
-// inbox_generations, and SELECT, INSERT, UPDATE and DELETE on inbox_messages.
-// Retain needs to be the owner of inbox_processed, SELECT, INSERT, UPDATE and DELETE on
-// inbox_generations, and SELECT and UPDATE on inbox_retention.
+// The role that processes events needs SELECT and INSERT on inbox_processed, SELECT and UPDATE on
+// inbox_generations, and SELECT, INSERT, UPDATE and DELETE on inbox_messages. For Retain, it also
+// needs DELETE on inbox_processed, and SELECT and UPDATE on inbox_retention.
+func (s Schema) DDL(from int) (up, down string) {
+	up, down = s.migration(from)
+	return withoutGoose(up), withoutGoose(down)
+}
+
+// Goose returns DDL as one file of a migration of goose.
+func (s Schema) Goose(from int) string {
+	up, down := s.migration(from)
+	return "-- +goose Up\n" + up + "\n-- +goose Down\n" + down
+}
+
+// The files contain @ before the names of tables, and @@ for the same as a text of SQL.
 //
-//go:embed inbox.sql
-var DDL string
+//go:embed migrations
+var migrations embed.FS
 
-// DropDDL removes the tables of this package and everything in them. It can be the down file of a
-// migration of golang-migrate.
-const DropDDL = `DROP TABLE inbox_messages, inbox_processed, inbox_generations, inbox_retention;
-`
+func (s Schema) migration(from int) (up, down string) {
+	if from < 0 || from > Version {
+		panic(fmt.Sprintf("inbox: the tables have no version %d", from))
+	}
+	read := func(version int, direction string) string {
+		text, err := migrations.ReadFile(fmt.Sprintf("migrations/%d.%s.sql", version, direction))
+		if err != nil {
+			panic(err)
+		}
+		return string(text)
+	}
+	for v := from + 1; v <= Version; v++ {
+		up += read(v, "up")
+		down = read(v, "down") + down
+	}
+	if from == 0 {
+		down = read(1, "down")
+	}
+	prefix := s.table("")
+	named := strings.NewReplacer("@@", "'"+strings.ReplaceAll(prefix, "'", "''")+"'", "@", prefix)
+	return named.Replace(up), named.Replace(down)
+}
 
-// Goose returns DDL and DropDDL as a migration of goose.
-func Goose() string { return "-- +goose Up\n" + DDL + "\n-- +goose Down\n" + DropDDL }
+func withoutGoose(text string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "-- +goose ") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+// table returns the name of a table as SQL has it.
+func (s Schema) table(name string) string {
+	if s == "" {
+		return name
+	}
+	return pgx.Identifier{string(s)}.Sanitize() + "." + name
+}
+
+// A schemaTx is a transaction whose SQL has @ before the names of this package's tables.
+type schemaTx struct {
+	anytx.Tx
+	schema Schema
+}
+
+func (t schemaTx) named(query string) string {
+	return strings.ReplaceAll(query, "@", t.schema.table(""))
+}
+
+func (t schemaTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return t.Tx.Exec(ctx, t.named(query), args...)
+}
+
+func (t schemaTx) QueryRow(ctx context.Context, query string, args []any, into ...any) error {
+	return t.Tx.QueryRow(ctx, t.named(query), args, into...)
+}
+
+// of returns the transaction that a caller's handle is.
+func (s Schema) of(ctx context.Context, handle any) (schemaTx, error) {
+	tx, err := anytx.Of(ctx, handle)
+	return schemaTx{tx, s}, err
+}
+
+// Migrate makes the tables, or brings those of an earlier version to Version, in one transaction. Any
+// number of processes can call it, each at its start. Its role must be allowed to create tables, and
+// must own those that are there. Tables of a later version are an error.
+func (db *DB[T]) Migrate(ctx context.Context) error {
+	_, err := db.in(ctx, func(tx *transaction[T]) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", migrationLock); err != nil {
+			return err
+		}
+		version, err := tx.version(ctx)
+		switch {
+		case err != nil || version == Version:
+			return err
+		case version > Version:
+			return errVersion(version)
+		}
+		up, _ := db.schema.DDL(version)
+		_, err = tx.Tx.Exec(ctx, up)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("inbox: migrate the tables: %w", err)
+	}
+	return nil
+}
+
+// migrationLock is the key of the advisory lock that Migrate takes: "walpost" as bytes, and a byte 1.
+const migrationLock = 0x77616c706f737401
+
+// version returns the version of the tables, or 0 if there are none.
+func (t schemaTx) version(ctx context.Context) (version int, err error) {
+	var made bool
+	err = t.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", []any{t.schema.table("inbox_retention")}, &made)
+	if err != nil || !made {
+		return 0, err
+	}
+	// Version 1 has no column for it.
+	err = t.QueryRow(ctx, "SELECT coalesce((to_jsonb(r) ->> 'version')::int, 1) FROM @inbox_retention r", nil, &version)
+	return version, err
+}
+
+func errVersion(version int) error {
+	switch {
+	case version == 0:
+		return errors.New("the tables of the inbox are missing: call Migrate, or run the SQL of walpost setup --inbox --migration up")
+	case version < Version:
+		return fmt.Errorf("the tables of the inbox have version %d, but this program needs version %d: call Migrate, or run the SQL of walpost setup --inbox --migration up --from %[1]d", version, Version)
+	}
+	return fmt.Errorf("the tables of the inbox have version %d, but this program uses version %d: update the program", version, Version)
+}

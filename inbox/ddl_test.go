@@ -18,11 +18,11 @@ func TestTheTablesWorkOnTheOldestAndNewestPostgres(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			pg := testenv.Postgres(t, version)
 			dsn := pg.Database(t)
-			up, down, ok := strings.Cut(inbox.Goose(), "-- +goose Down\n")
+			up, down, ok := strings.Cut(inbox.Schema("").Goose(0), "-- +goose Down\n")
 			if !ok {
 				t.Fatal("the migration has no way back")
 			}
-			pg.Exec(t, dsn, up, down, inbox.DDL)
+			pg.Exec(t, dsn, up, down, ddl)
 			pg.Exec(t, dsn, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
 			p := &place{T: t, dsn: dsn, pool: open(t, dsn, 4)}
 			for i := range 3 {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -73,21 +75,53 @@ func ExampleDB_Batch() {
 	_ = run
 }
 
-// Call Retain regularly, from any process.
-func ExampleDB_Retain() {
-	run := func(ctx context.Context, db *inbox.DB[pgx.Tx]) {
-		for range time.Tick(time.Minute) {
-			_, err := db.Retain(ctx, inbox.Retention{Keep: 30 * 24 * time.Hour})
-			var busy *inbox.BusyError
-			if errors.As(err, &busy) {
-				continue // a transaction is open: the next call tries again
-			}
-			if err != nil {
-				log.Print(err)
-			}
+// A service makes its tables and keeps them small by itself.
+func ExampleDB_RunRetention() {
+	run := func(ctx context.Context, pool *pgxpool.Pool) error {
+		db := inbox.Pgx(pool).In("events") // a schema that exists
+		if err := db.Migrate(ctx); err != nil {
+			return err
 		}
+		go db.RunRetention(ctx, inbox.Retention{Keep: 30 * 24 * time.Hour})
+		return nil
 	}
 	_ = run
+}
+
+// One call, for a job that runs every minute.
+func ExampleDB_Retain() {
+	run := func(ctx context.Context, db *inbox.DB[pgx.Tx]) error {
+		_, err := db.Retain(ctx, inbox.Retention{Keep: 30 * 24 * time.Hour})
+		var busy *inbox.BusyError
+		if errors.As(err, &busy) {
+			return nil // a transaction is open: the next call tries again
+		}
+		return err
+	}
+	_ = run
+}
+
+// The tables are in a schema of their own, and the transaction is the caller's.
+func ExampleSchema() {
+	const events = inbox.Schema("events")
+
+	up, down := events.DDL(0) // the files of a migration, if the service does not call Migrate
+	fmt.Println(strings.Contains(up, `CREATE TABLE "events".inbox_processed`), strings.HasPrefix(down, `DROP TABLE "events".inbox_`))
+
+	file := events.Goose(inbox.Version - 1) // one file of goose, for tables of the version before
+	fmt.Println(strings.HasPrefix(file, "-- +goose Up"))
+
+	run := func(ctx context.Context, tx *sql.Tx, m inbox.Message) error {
+		_, err := events.Once(ctx, tx, "payments", m, func(ctx context.Context) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO bookings SELECT $1::jsonb", m.Value)
+			return err
+		})
+		return err
+	}
+	_ = run
+	// Output:
+	// true true
+	// true
 }
 
 // Store first, handle later.

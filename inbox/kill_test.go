@@ -72,9 +72,9 @@ func TestEveryEffectHappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 			p.exec("SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'inbox_test' ORDER BY random() LIMIT 2) s")
 			cuts++
 		case 2:
-			p.exec("UPDATE inbox_generations SET started_at = now() - interval '2 hours' WHERE ended_at IS NULL AND generation < 8")
-			p.exec("UPDATE inbox_retention SET retry_at = '-infinity'")
-			if done, err := inbox.Pgx(p.pool).Retain(t.Context(), inbox.Retention{Generation: time.Hour, Processed: 1000 * time.Hour, LockWait: 100 * time.Millisecond}); err == nil && done.Began > 0 {
+			p.exec("UPDATE inbox_generations SET started_at = now() - interval '2 hours' WHERE ended_at IS NULL")
+			p.exec("UPDATE inbox_retention SET pause_until = '-infinity'")
+			if done, err := inbox.Pgx(p.pool).Retain(t.Context(), inbox.Retention{Keep: 7 * time.Hour, Processed: 1000 * time.Hour, LockWait: 100 * time.Millisecond}); err == nil && done.Began > 0 {
 				turns++
 			}
 		}

@@ -34,7 +34,12 @@ import (
 // rolls back and repeats the whole transaction. A transaction that calls Once for several events
 // can deadlock with another one, unless both take the events in the same order. DB.Batch does.
 func Once(ctx context.Context, tx any, consumer string, m Message, fn func(context.Context) error) (bool, error) {
-	c, err := anytx.Of(ctx, tx)
+	return Schema("").Once(ctx, tx, consumer, m, fn)
+}
+
+// Once is the function Once with the tables of this schema.
+func (s Schema) Once(ctx context.Context, tx any, consumer string, m Message, fn func(context.Context) error) (bool, error) {
+	c, err := s.of(ctx, tx)
 	if err != nil {
 		return false, err
 	}
@@ -59,21 +64,21 @@ func Once(ctx context.Context, tx any, consumer string, m Message, fn func(conte
 // the planner from scanning a whole generation.
 const (
 	fence = `WITH fence AS MATERIALIZED (
-	SELECT 1 FROM inbox_generations
+	SELECT 1 FROM @inbox_generations
 	WHERE ended_at IS NULL AND current_setting('transaction_isolation') <> 'read committed' FOR SHARE) `
-	currentGeneration = `(SELECT generation FROM inbox_generations WHERE ended_at IS NULL)`
+	currentGeneration = `(SELECT generation FROM @inbox_generations WHERE ended_at IS NULL)`
 
-	markOne = fence + `INSERT INTO inbox_processed (generation, consumer, scope, event_id)
+	markOne = fence + `INSERT INTO @inbox_processed (generation, consumer, scope, event_id)
 	SELECT ` + currentGeneration + `, $1::text, $2::text, $3::text
-	WHERE (SELECT true FROM inbox_processed WHERE consumer = $1::text AND scope = $2::text AND event_id = $3::text LIMIT 1) IS NULL
+	WHERE (SELECT true FROM @inbox_processed WHERE consumer = $1::text AND scope = $2::text AND event_id = $3::text LIMIT 1) IS NULL
 		AND (SELECT count(*) FROM fence) < 2
 	ON CONFLICT DO NOTHING`
 
 	// markMany takes a JSON array of distinct events.
-	markMany = fence + `, marked AS (INSERT INTO inbox_processed (generation, consumer, scope, event_id)
+	markMany = fence + `, marked AS (INSERT INTO @inbox_processed (generation, consumer, scope, event_id)
 	SELECT ` + currentGeneration + `, $1::text, e."Scope", e."ID"
 	FROM json_to_recordset($2::text::json) AS e ("Scope" text, "ID" text)
-	WHERE (SELECT true FROM inbox_processed p WHERE p.consumer = $1::text AND p.scope = e."Scope" AND p.event_id = e."ID" LIMIT 1) IS NULL
+	WHERE (SELECT true FROM @inbox_processed p WHERE p.consumer = $1::text AND p.scope = e."Scope" AND p.event_id = e."ID" LIMIT 1) IS NULL
 		AND (SELECT count(*) FROM fence) < 2
 	ORDER BY e."Scope" COLLATE "C", e."ID" COLLATE "C"
 	ON CONFLICT DO NOTHING RETURNING scope, event_id)

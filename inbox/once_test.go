@@ -455,6 +455,7 @@ func TestBadIDsAreRefusedBeforeTheDatabase(t *testing.T) {
 // generations change all the time.
 func TestOneEffectWhileGenerationsChange(t *testing.T) {
 	p := newPlace(t, "")
+	p.moreGenerations(30)
 	const events, deliveries = 100, 800
 	ctx, stop := context.WithCancel(t.Context())
 	var turns atomic.Int32
@@ -462,14 +463,14 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 	go func() {
 		defer close(turner)
 		for ctx.Err() == nil {
-			_, err := p.pool.Exec(ctx, "UPDATE inbox_generations SET started_at = now() - interval '2 seconds' WHERE ended_at IS NULL")
+			_, err := p.pool.Exec(ctx, "UPDATE inbox_generations SET started_at = now() - interval '2 hours' WHERE ended_at IS NULL")
 			if err == nil {
-				_, err = p.pool.Exec(ctx, "UPDATE inbox_retention SET retry_at = '-infinity'")
+				_, err = p.pool.Exec(ctx, "UPDATE inbox_retention SET pause_until = '-infinity'")
 			}
 			if err != nil {
 				continue
 			}
-			done, err := inbox.Pgx(p.pool).Retain(ctx, inbox.Retention{Keep: time.Hour, Generation: time.Second, LockWait: 50 * time.Millisecond})
+			done, err := inbox.Pgx(p.pool).Retain(ctx, inbox.Retention{Keep: time.Hour, LockWait: 50 * time.Millisecond})
 			var busy *inbox.BusyError
 			if err != nil && !errors.As(err, &busy) && sqlState(err) != "40001" && ctx.Err() == nil {
 				t.Error(err)

@@ -26,6 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
+var ddl, _ = inbox.Schema("").DDL(0)
+
 // A place is a database with the tables of the package and a table for effects.
 type place struct {
 	*testing.T
@@ -37,7 +39,7 @@ func newPlace(t *testing.T, version string) *place {
 	t.Helper()
 	pg := testenv.Postgres(t, version)
 	dsn := pg.Database(t)
-	pg.Exec(t, dsn, inbox.DDL, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
+	pg.Exec(t, dsn, ddl, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
 	p := &place{T: t, dsn: dsn}
 	p.pool = open(t, dsn, 40)
 	return p
@@ -160,13 +162,23 @@ func handleMessages[T any](t testing.TB, w inbox.Worker[T], n int) {
 	}
 }
 
-// turn ends the current generation.
+// turn ends the current generation. The others ended two hours earlier than before.
 func (p *place) turn() inbox.Retained {
 	p.Helper()
-	p.exec("UPDATE inbox_generations SET started_at = started_at - interval '2 hours', ended_at = ended_at - interval '2 hours'")
-	done, err := inbox.Pgx(p.pool).Retain(p.Context(), inbox.Retention{Keep: 7 * time.Hour, Generation: time.Hour})
+	p.exec(`UPDATE inbox_generations SET started_at = started_at - interval '100 days', ended_at = ended_at - interval '2 hours'
+		WHERE started_at > '-infinity'`)
+	done, err := inbox.Pgx(p.pool).Retain(p.Context(), inbox.Retention{Keep: 7 * time.Hour})
 	if err != nil || done.Began == 0 {
 		p.Fatalf("Retain did %+v, %v", done, err)
 	}
 	return done
+}
+
+// moreGenerations adds generations, so that more of them can begin before the first one expires.
+func (p *place) moreGenerations(n int) {
+	p.Helper()
+	p.exec(fmt.Sprintf(`DO $$ BEGIN FOR n IN 7 .. %d LOOP
+		EXECUTE format('CREATE TABLE inbox_processed_%%s PARTITION OF inbox_processed FOR VALUES IN (%%1$s)', n);
+		INSERT INTO inbox_generations VALUES (n, '-infinity', '-infinity');
+	END LOOP; END $$`, 6+n))
 }

@@ -6,9 +6,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
-
-	"github.com/walpost/walpost/internal/anytx"
 )
 
 // DefaultKeep is how long a processed event is remembered by default. It is twice the time that Kafka
@@ -22,22 +21,22 @@ type Retention struct {
 	// than any replay goes back. The default is DefaultKeep.
 	//
 	// All consumers of a database share the generations. So the longest Keep that any caller of
-	// Retain ever gave applies to all of them. inbox_retention has it.
+	// Retain ever gave applies to all of them. inbox_retention has it. Marks go into one generation for
+	// a quarter of it, and are removed one generation at a time: an event is remembered for up to a
+	// quarter longer than Keep.
 	Keep time.Duration
-
-	// Generation is how long marks go into one generation. Marks are dropped one generation at a time,
-	// so an event is remembered up to Keep + Generation. Each call of Once looks into about
-	// Keep/Generation + 2 generations. The default is a quarter of Keep.
-	Generation time.Duration
 
 	// Processed is how long processed rows stay in inbox_messages. The default is a day. It does not
 	// shorten Keep.
 	Processed time.Duration
 
 	// LockWait is the longest time that Retain waits for the transactions that have marked an event, and
-	// for readers of inbox_processed such as pg_dump. Transactions that want to mark their first event
-	// wait meanwhile. The default is a second.
+	// for readers of a generation that it truncates, such as pg_dump. Transactions that want to mark
+	// their first event wait meanwhile. The default is a second.
 	LockWait time.Duration
+
+	// Logger gets what RunRetention could not do. The default is slog.Default().
+	Logger *slog.Logger
 }
 
 // Retained is what one call of Retain did.
@@ -59,25 +58,71 @@ func (e *BusyError) Unwrap() error { return e.Err }
 
 func (r Retention) withDefaults() (Retention, error) {
 	r.Keep = cmp.Or(r.Keep, DefaultKeep)
-	r.Generation = cmp.Or(r.Generation, r.Keep/4)
 	r.Processed = cmp.Or(r.Processed, 24*time.Hour)
 	r.LockWait = cmp.Or(r.LockWait, time.Second)
-	if r.Keep < time.Second || r.Generation < time.Second || r.Processed < 0 || r.LockWait < time.Millisecond {
-		return r, fmt.Errorf("inbox: a duration of %+v is too short", r)
+	r.Logger = cmp.Or(r.Logger, slog.Default())
+	if r.Keep < time.Second || r.Processed < 0 || r.LockWait < time.Millisecond {
+		return r, fmt.Errorf("inbox: a duration is too short: Keep %s, Processed %s, LockWait %s", r.Keep, r.Processed, r.LockWait)
 	}
 	return r, nil
 }
 
-// Retain begins a new generation if the current one is old enough, drops the generations that ended
+// RunRetention calls Retain every minute or so until ctx ends, and then returns nil. It logs what
+// Retain cannot do, and goes on. Any number of processes can do it at the same time. It returns an
+// error if r is invalid.
+func (db *DB[T]) RunRetention(ctx context.Context, r Retention) error {
+	r, err := r.withDefaults()
+	if err != nil {
+		return err
+	}
+	var failures int
+	var logged time.Time
+	for ctx.Err() == nil {
+		_, err := db.Retain(ctx, r)
+		switch busy := (*BusyError)(nil); {
+		case err == nil && failures > 0:
+			r.Logger.Info("the retention of the inbox works again", "failures", failures)
+			failures = 0
+		case err == nil || ctx.Err() != nil:
+		case errors.As(err, &busy): // at most every minute: see Retain
+			r.Logger.Warn("the retention of the inbox waits: its tables grow", "err", err)
+		default:
+			if failures++; failures == 1 || time.Since(logged) > time.Hour {
+				r.Logger.Error("the retention of the inbox fails: its tables grow", "failures", failures, "err", err)
+				logged = time.Now()
+			}
+		}
+		pause(ctx, min(time.Minute, r.Keep/60))
+	}
+	return nil
+}
+
+// Retain begins a new generation if the current one is old enough, empties the generations that ended
 // before Keep, and deletes old processed messages. Call it every minute or so, from any number of
-// processes: a call that finds nothing to do only reads. Retain locks inbox_processed for a moment,
-// and marks wait for it. So only one caller at a time tries, and after a *BusyError all callers leave
-// the table alone: for 60 times LockWait at first, then twice as long each time, up to an hour.
+// processes: a call that finds nothing to do only reads. RunRetention does it.
+//
+// To begin a generation, Retain locks inbox_processed for a moment, and marks wait for it. Readers do
+// not wait, and it does not wait for them. A generation is emptied by TRUNCATE if the role has that
+// privilege on the generation's partition, and otherwise by DELETE, some thousand marks in a
+// transaction. A TRUNCATE locks the partition. Only one caller at a time tries to lock, and after a
+// *BusyError all callers leave the table alone: for 60 times LockWait at first, then twice as long
+// each time, up to an hour.
 //
 // Times are those of the database's clock.
 func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err error) {
 	if r, err = r.withDefaults(); err != nil {
 		return done, err
+	}
+	var state retentionState
+	_, err = db.in(ctx, func(tx *transaction[T]) error {
+		version, err := tx.version(ctx)
+		if err == nil && version != Version {
+			return errVersion(version)
+		}
+		return err
+	})
+	if err != nil {
+		return done, fmt.Errorf("inbox: retention: %w", err)
 	}
 	if done.Messages, err = db.deleteProcessed(ctx, r.Processed); err != nil {
 		return done, err
@@ -85,34 +130,21 @@ func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err er
 	if err := db.raiseKeep(ctx, r.Keep); err != nil {
 		return done, fmt.Errorf("remember how long events are kept: %w", err)
 	}
-	var busy error
-	var isDue dueGenerations
-	_, err = db.in(ctx, func(tx *transaction[T]) error {
-		var mine bool
-		err := tx.QueryRow(ctx, "SELECT retry_at <= clock_timestamp() FROM inbox_retention FOR UPDATE SKIP LOCKED", nil, &mine)
-		if err != nil || !mine {
-			if errors.Is(err, sql.ErrNoRows) { // another caller is at it
-				return nil
-			}
-			return err
+	_, err = db.in(ctx, func(tx *transaction[T]) error { return state.read(ctx, tx.schemaTx) })
+	if err == nil && state.Next != 0 {
+		done.Began, err = db.turn(ctx, r)
+	}
+	for _, generation := range state.Expired {
+		if err != nil {
+			break
 		}
-		if isDue, err = look(ctx, tx, r); err != nil || len(isDue.drop) == 0 && isDue.current == 0 {
-			return err
+		var empty bool
+		if empty, err = db.empty(ctx, r, generation); empty {
+			done.Dropped = append(done.Dropped, generation)
 		}
-		if busy, err = lock(ctx, tx, r.LockWait); busy != nil || err != nil {
-			isDue = dueGenerations{}
-			return err
-		}
-		return turn(ctx, tx, isDue)
-	})
-	if err = cmp.Or(err, busy); err != nil {
+	}
+	if err != nil {
 		return done, fmt.Errorf("retention of processed events: %w", err)
-	}
-	if isDue.current > 0 {
-		done.Began = isDue.current + 1
-	}
-	if len(isDue.drop) > 0 {
-		done.Dropped = isDue.drop
 	}
 	return done, nil
 }
@@ -121,75 +153,129 @@ func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err er
 // of its own, so that it holds although Retain does not get the lock of the table.
 func (db *DB[T]) raiseKeep(ctx context.Context, keep time.Duration) error {
 	return db.retry(ctx, func(tx *transaction[T]) error {
-		_, err := tx.Exec(ctx, `UPDATE inbox_retention SET keep = $1::bigint * interval '1 microsecond'
+		_, err := tx.Exec(ctx, `UPDATE @inbox_retention SET keep = $1::bigint * interval '1 microsecond'
 			WHERE keep < $1::bigint * interval '1 microsecond'`, keep.Microseconds())
 		return err
 	})
 }
 
-// lock locks inbox_processed. If it does not get the lock in time, busy is a *BusyError, and all
-// callers pause. The caller has locked the row of inbox_retention.
-func lock(ctx context.Context, c anytx.Tx, wait time.Duration) (busy, err error) {
-	for _, s := range []string{"SAVEPOINT inbox_lock", fmt.Sprintf("SET LOCAL lock_timeout = %d", wait.Milliseconds())} {
-		if _, err := c.Exec(ctx, s); err != nil {
-			return nil, err
+// A retentionState is what there is to do.
+type retentionState struct {
+	Next    int64   // the generation to begin, or 0
+	Expired []int64 // the generations to empty
+}
+
+func (s *retentionState) read(ctx context.Context, tx schemaTx) error {
+	*s = retentionState{}
+	err := queryJSON(ctx, tx, s, `SELECT json_build_object(
+		'Next', (SELECT next.generation FROM @inbox_generations next, @inbox_generations current
+			WHERE next.ended_at = '-infinity' AND current.ended_at IS NULL AND current.started_at <= clock_timestamp() - r.keep / 4
+			ORDER BY next.generation < current.generation, next.generation LIMIT 1),
+		'Expired', (SELECT json_agg(generation ORDER BY ended_at) FROM @inbox_generations
+			WHERE ended_at > '-infinity' AND ended_at <= clock_timestamp() - r.keep))::text
+		FROM @inbox_retention r WHERE pause_until <= clock_timestamp()`)
+	if errors.Is(err, sql.ErrNoRows) { // all callers pause
+		return nil
+	}
+	return err
+}
+
+// alone runs do in a transaction, unless another caller is at it or all callers pause. A lock that do
+// does not get in time is a *BusyError, and then all callers pause.
+func (db *DB[T]) alone(ctx context.Context, r Retention, do func(tx schemaTx) error) error {
+	var busy error
+	_, err := db.in(ctx, func(tx *transaction[T]) error {
+		var mine bool
+		err := tx.QueryRow(ctx, "SELECT true FROM @inbox_retention WHERE pause_until <= clock_timestamp() FOR UPDATE SKIP LOCKED", nil, &mine)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
 		}
-	}
-	_, err = c.Exec(ctx, "LOCK TABLE inbox_processed IN ACCESS EXCLUSIVE MODE")
-	if sqlState(err) != "55P03" {
-		return nil, err
-	}
-	busy = &BusyError{err}
-	if _, err = c.Exec(ctx, "ROLLBACK TO SAVEPOINT inbox_lock"); err == nil {
-		_, err = c.Exec(ctx, `UPDATE inbox_retention SET failures = failures + 1, retry_at = clock_timestamp() +
-			least(interval '1 hour', $1::bigint * interval '60 microseconds' * power(2, least(failures, 20)))`, wait.Microseconds())
-	}
-	return busy, err
-}
-
-type dueGenerations struct {
-	current int64 // the current generation if it must end, or 0
-	drop    []int64
-}
-
-func look(ctx context.Context, c anytx.Tx, r Retention) (d dueGenerations, err error) {
-	err = c.QueryRow(ctx, `SELECT coalesce(max(generation) FILTER (WHERE ended_at IS NULL
-			AND started_at <= clock_timestamp() - $1::bigint * interval '1 microsecond'), 0)
-		FROM inbox_generations`, []any{r.Generation.Microseconds()}, &d.current)
-	if err != nil {
-		return d, err
-	}
-	return d, queryJSON(ctx, c, &d.drop, `SELECT coalesce(json_agg(generation ORDER BY generation), '[]')::text FROM inbox_generations
-		WHERE ended_at <= clock_timestamp() - (SELECT keep FROM inbox_retention)`)
-}
-
-// turn changes the generations. The caller holds the lock of inbox_processed. So no transaction is
-// open that has marked an event, and none can mark before the change is committed.
-func turn(ctx context.Context, c anytx.Tx, isDue dueGenerations) error {
-	var table string // with its schema, which need not be the first of the search_path
-	err := c.QueryRow(ctx, `SELECT format('%I.%I', n.nspname, c.relname)
-		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.oid = 'inbox_processed'::regclass`, nil, &table)
-	if err != nil {
+		for _, s := range []string{"SAVEPOINT inbox_lock", fmt.Sprintf("SET LOCAL lock_timeout = %d", r.LockWait.Milliseconds())} {
+			if err == nil {
+				_, err = tx.Exec(ctx, s)
+			}
+		}
+		if err == nil {
+			err = do(tx.schemaTx)
+		}
+		switch {
+		case err == nil:
+			_, err = tx.Exec(ctx, "UPDATE @inbox_retention SET failures = 0 WHERE failures > 0")
+		case sqlState(err) == "55P03":
+			busy = &BusyError{err}
+			if _, err = tx.Exec(ctx, "ROLLBACK TO SAVEPOINT inbox_lock"); err == nil {
+				_, err = tx.Exec(ctx, `UPDATE @inbox_retention SET failures = failures + 1, pause_until = clock_timestamp() +
+					least(interval '1 hour', $1::bigint * interval '60 microseconds' * power(2, least(failures, 20)))`, r.LockWait.Microseconds())
+			}
+		}
 		return err
-	}
-	statements := []string{"UPDATE inbox_retention SET failures = 0, retry_at = '-infinity' WHERE failures > 0"}
-	if began := isDue.current + 1; isDue.current > 0 {
-		statements = append(statements,
-			fmt.Sprintf("CREATE TABLE %s_%d PARTITION OF %[1]s FOR VALUES IN (%[2]d)", table, began),
-			"UPDATE inbox_generations SET ended_at = clock_timestamp() WHERE ended_at IS NULL",
-			fmt.Sprintf("INSERT INTO inbox_generations (generation, started_at) VALUES (%d, clock_timestamp())", began))
-	}
-	for _, generation := range isDue.drop {
-		statements = append(statements, fmt.Sprintf("DROP TABLE %s_%d", table, generation),
-			fmt.Sprintf("DELETE FROM inbox_generations WHERE generation = %d", generation))
-	}
-	for _, s := range statements {
-		if _, err := c.Exec(ctx, s); err != nil {
-			return fmt.Errorf("%s: %w", s, err)
+	})
+	return cmp.Or(err, busy)
+}
+
+// turn begins a generation, and returns its number. While it holds the lock of inbox_processed, no
+// transaction is open that has marked an event, and none can mark before the change is committed.
+func (db *DB[T]) turn(ctx context.Context, r Retention) (began int64, err error) {
+	err = db.alone(ctx, r, func(tx schemaTx) error {
+		var state retentionState
+		if err := state.read(ctx, tx); err != nil || state.Next == 0 {
+			return err
 		}
+		if _, err := tx.Exec(ctx, "LOCK TABLE ONLY @inbox_processed IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "UPDATE @inbox_generations SET ended_at = clock_timestamp() WHERE ended_at IS NULL"); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "UPDATE @inbox_generations SET started_at = clock_timestamp(), ended_at = NULL WHERE generation = $1", state.Next)
+		began = state.Next
+		return err
+	})
+	if err != nil {
+		return 0, err
 	}
-	return nil
+	return began, nil
+}
+
+// empty removes the marks of an expired generation, which then waits for its turn. It reports whether
+// it did so: another caller may be at it.
+func (db *DB[T]) empty(ctx context.Context, r Retention, generation int64) (emptied bool, err error) {
+	const blocks = 1000 // some ten thousand marks
+	again := true
+	for from := int64(0); err == nil && again; from += blocks {
+		again = false
+		err = db.alone(ctx, r, func(tx schemaTx) error {
+			var partition string
+			var mayTruncate bool
+			var size int64
+			err := tx.QueryRow(ctx, `SELECT format('%I.%I', n.nspname, c.relname), has_table_privilege(c.oid, 'TRUNCATE'),
+					pg_relation_size(c.oid) / current_setting('block_size')::bigint
+				FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+				WHERE i.inhparent = $1::text::regclass AND c.relname = 'inbox_processed_' || $2::bigint AND EXISTS (
+					SELECT FROM @inbox_generations g, @inbox_retention r
+					WHERE g.generation = $2::bigint AND g.ended_at > '-infinity' AND g.ended_at <= clock_timestamp() - r.keep)`,
+				[]any{tx.schema.table("inbox_processed"), generation}, &partition, &mayTruncate, &size)
+			switch {
+			case errors.Is(err, sql.ErrNoRows): // another caller has done it
+				return nil
+			case err != nil:
+				return err
+			case mayTruncate:
+				_, err = tx.Exec(ctx, "TRUNCATE "+partition)
+			case from < size:
+				again = true
+				_, err = tx.Exec(ctx, "DELETE FROM @inbox_processed WHERE generation = $1 AND ctid >= $2::text::tid AND ctid < $3::text::tid",
+					generation, fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", from+blocks))
+				return err
+			}
+			if err == nil {
+				_, err = tx.Exec(ctx, "UPDATE @inbox_generations SET started_at = '-infinity', ended_at = '-infinity' WHERE generation = $1", generation)
+			}
+			emptied = err == nil
+			return err
+		})
+	}
+	return emptied && err == nil, err
 }
 
 // deleteProcessed deletes old processed messages, some thousand in a transaction.
@@ -197,7 +283,7 @@ func (db *DB[T]) deleteProcessed(ctx context.Context, age time.Duration) (all in
 	const batch = 5000
 	for n := int64(batch); n == batch; all += n {
 		_, err := db.in(ctx, func(tx *transaction[T]) (err error) {
-			n, err = tx.Exec(ctx, `DELETE FROM inbox_messages WHERE id = ANY (ARRAY(SELECT id FROM inbox_messages
+			n, err = tx.Exec(ctx, `DELETE FROM @inbox_messages WHERE id = ANY (ARRAY(SELECT id FROM @inbox_messages
 				WHERE state = 'processed' AND processed_at <= clock_timestamp() - $1::bigint * interval '1 microsecond'
 				ORDER BY processed_at LIMIT $2 FOR UPDATE SKIP LOCKED))`, age.Microseconds(), batch)
 			return err

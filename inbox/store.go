@@ -24,7 +24,12 @@ import (
 // If Store fails, it makes the transaction fail, as Once does. A time outside the years 1 to 9999 is
 // stored as the first or the last moment of these years.
 func Store(ctx context.Context, tx any, consumer string, msgs ...Message) (stored int64, err error) {
-	c, err := anytx.Of(ctx, tx)
+	return Schema("").Store(ctx, tx, consumer, msgs...)
+}
+
+// Store is the function Store with the tables of this schema.
+func (s Schema) Store(ctx context.Context, tx any, consumer string, msgs ...Message) (stored int64, err error) {
+	c, err := s.of(ctx, tx)
 	if err != nil {
 		return 0, err
 	}
@@ -88,7 +93,7 @@ func insert(ctx context.Context, c anytx.Tx, consumer string, msgs []Message, fr
 	if err != nil {
 		return 0, err
 	}
-	n, err := c.Exec(ctx, `INSERT INTO inbox_messages
+	n, err := c.Exec(ctx, `INSERT INTO @inbox_messages
 			(consumer, scope, event_id, lane, topic, partition, "offset", key, value, headers, time)
 		SELECT $1::text, "Scope", "ID", decode("Lane", 'base64'), "Topic", "Partition", "Position",
 			decode("Key", 'base64'), decode("Value", 'base64'), "Headers", "Time"
@@ -197,7 +202,7 @@ func (db *DB[T]) Backlog(ctx context.Context, consumer string) (b Backlog, err e
 		err := tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE state = 'pending'),
 			count(*) FILTER (WHERE state = 'pending' AND failures > 0), count(*) FILTER (WHERE state = 'dead'),
 			coalesce(extract(epoch FROM clock_timestamp() - min(received_at) FILTER (WHERE state = 'pending')) * 1000000, 0)::bigint
-			FROM inbox_messages WHERE consumer = $1 AND state IN ('pending', 'dead')`,
+			FROM @inbox_messages WHERE consumer = $1 AND state IN ('pending', 'dead')`,
 			[]any{consumer}, &b.Pending, &b.Failing, &b.Dead, &microseconds)
 		b.Age = time.Duration(microseconds) * time.Microsecond
 		return err
@@ -223,7 +228,7 @@ func (db *DB[T]) RetryAllDead(ctx context.Context, consumer string) (n int64, er
 
 func (db *DB[T]) retryDead(ctx context.Context, condition string, args ...any) (n int64, err error) {
 	_, err = db.in(ctx, func(tx *transaction[T]) (err error) {
-		n, err = tx.Exec(ctx, `UPDATE inbox_messages SET state = 'pending', attempts = 0, failures = 0, unclear = 0, next_attempt_at = clock_timestamp()
+		n, err = tx.Exec(ctx, `UPDATE @inbox_messages SET state = 'pending', attempts = 0, failures = 0, unclear = 0, next_attempt_at = clock_timestamp()
 			WHERE consumer = $1 AND state = 'dead' AND `+condition, args...)
 		return err
 	})

@@ -122,15 +122,15 @@ func (w *Worker[T]) pause(attempt int) time.Duration {
 // locked. It walks from lane to lane by the index, so its cost is the number of lanes that are locked
 // or wait, not the number of their messages.
 const claim = `WITH RECURSIVE heads AS (
-	(SELECT lane, id FROM inbox_messages
+	(SELECT lane, id FROM @inbox_messages
 		WHERE consumer = $1 AND state = 'pending' AND lane > $2 ORDER BY lane, id LIMIT 1)
 	UNION ALL
-	SELECT n.lane, n.id FROM heads h CROSS JOIN LATERAL (SELECT lane, id FROM inbox_messages
+	SELECT n.lane, n.id FROM heads h CROSS JOIN LATERAL (SELECT lane, id FROM @inbox_messages
 		WHERE consumer = $1 AND state = 'pending' AND lane > h.lane ORDER BY lane, id LIMIT 1) n
 )
 SELECT m.* FROM heads h CROSS JOIN LATERAL (
 	SELECT id, lane, failures, attempts, unclear, event_id, scope, topic, partition, "offset", key, value, coalesce(headers, 'null')::text, time
-	FROM inbox_messages WHERE id = h.id AND state = 'pending' AND next_attempt_at <= clock_timestamp()
+	FROM @inbox_messages WHERE id = h.id AND state = 'pending' AND next_attempt_at <= clock_timestamp()
 	FOR UPDATE SKIP LOCKED) m
 LIMIT 1`
 
@@ -161,7 +161,7 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err 
 			_, err = tx.Exec(ctx, "SAVEPOINT inbox_handler")
 		}
 		if err == nil { // before the handler: if it commits by mistake, it does not get the message again
-			_, err = tx.Exec(ctx, "UPDATE inbox_messages SET state = 'processed', processed_at = clock_timestamp() WHERE id = $1", id)
+			_, err = tx.Exec(ctx, "UPDATE @inbox_messages SET state = 'processed', processed_at = clock_timestamp() WHERE id = $1", id)
 		}
 		if err != nil {
 			return fmt.Errorf("take a message: %w", err)
@@ -219,7 +219,7 @@ func record(ctx context.Context, c anytx.Tx, id int64, f *Failure, all Failures)
 	if f.Dead {
 		state = "dead"
 	}
-	_, err := c.Exec(ctx, `UPDATE inbox_messages SET failures = $2, attempts = $3, unclear = $4, last_error = $5, state = $6,
+	_, err := c.Exec(ctx, `UPDATE @inbox_messages SET failures = $2, attempts = $3, unclear = $4, last_error = $5, state = $6,
 		next_attempt_at = clock_timestamp() + $7::bigint * interval '1 microsecond'
 		WHERE id = $1 AND state = 'pending' AND failures < $2`,
 		id, all.All, all.Counted, all.Unclear, asText(f.Err), state, f.Pause.Microseconds())

@@ -27,7 +27,8 @@ it. If the DSN names an administrator, use --role to name the role that walpost 
 
 --migration prints only the SQL of the tables, for a migration tool: a file for goose, or the up or
 down file for golang-migrate. It does not connect to the database. With --inbox, it prints the tables
-of the Go package inbox (docs/consume-events.md).
+of the Go package inbox (docs/consume-events.md), or with --from what brings tables of an earlier version
+to the present one.
 
 A slot holds WAL from the moment it exists. Therefore setup creates the slot only with --make-slot.
 Otherwise the first walpost run creates the slot, together with its first checkpoint.`,
@@ -43,12 +44,17 @@ Otherwise the first walpost run creates the slot, together with its first checkp
 	partitioned := cmd.Flags().Bool("partitioned", false, "create a missing table with daily partitions")
 	form := cmd.Flags().String("migration", "", "only print the SQL of the tables, in this `form`: "+strings.Join(walpost.Migrations, ", "))
 	inbox := cmd.Flags().Bool("inbox", false, "with --migration: the tables of a consumer")
+	schema := cmd.Flags().String("schema", "", "with --inbox: the `schema` of the tables (default by the search_path)")
+	from := cmd.Flags().Int("from", 0, "with --inbox: the `version` that the tables have")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *form != "" && *apply {
 			return usageError{errors.New("--migration only prints: leave out --apply")}
 		}
+		if !*inbox && (*schema != "" || *from != 0) {
+			return usageError{errors.New("--schema and --from need --inbox")}
+		}
 		if *inbox {
-			sql, err := walpost.InboxMigration(*form)
+			sql, err := walpost.InboxMigration(*form, *schema, *from)
 			fmt.Fprint(cmd.OutOrStdout(), sql)
 			return err
 		}

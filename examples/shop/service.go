@@ -47,9 +47,12 @@ func (s *service) open(ctx context.Context) error {
 	}
 	s.db, s.inbox = pool, inbox.Pgx(pool)
 	makeTables := func() error {
+		if err := s.inbox.Migrate(ctx); err != nil {
+			return err
+		}
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			var made bool
-			if err := tx.QueryRow(ctx, "SELECT to_regclass('inbox_processed') IS NOT NULL").Scan(&made); err != nil || made {
+			if err := tx.QueryRow(ctx, "SELECT to_regclass('outbox') IS NOT NULL").Scan(&made); err != nil || made {
 				return err
 			}
 			o, err := outbox.New(outbox.Options{})
@@ -57,7 +60,7 @@ func (s *service) open(ctx context.Context) error {
 				return err
 			}
 			up, _ := o.DDL()
-			_, err = tx.Exec(ctx, s.schema+up+inbox.DDL)
+			_, err = tx.Exec(ctx, s.schema+up)
 			return err
 		})
 	}
@@ -88,7 +91,8 @@ func (s *service) run(ctx context.Context, work ...func(context.Context) error) 
 	if err != nil {
 		return err
 	}
-	parts := append(work, relay.Run, events.Run)
+	retain := func(ctx context.Context) error { return s.inbox.RunRetention(ctx, inbox.Retention{}) }
+	parts := append(work, relay.Run, events.Run, retain)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, len(parts))

@@ -32,7 +32,7 @@ func TestADatabaseThatCannotWorkMakesNoDeadLetters(t *testing.T) {
 	for what, prepare := range map[string]func(t *testing.T) (handler consumer.Handler, repair func()){
 		"a pool without a free connection": func(t *testing.T) (consumer.Handler, func()) {
 			dsn := pg.Database(t)
-			pg.Exec(t, dsn, inbox.DDL)
+			pg.Exec(t, dsn, ddl)
 			cfg, err := pgxpool.ParseConfig(dsn)
 			if err != nil {
 				t.Fatal(err)
@@ -51,7 +51,7 @@ func TestADatabaseThatCannotWorkMakesNoDeadLetters(t *testing.T) {
 		},
 		"a statement that hangs": func(t *testing.T) (consumer.Handler, func()) {
 			pool := newPool(t, pg.Database(t))
-			pg.Exec(t, pool.Config().ConnString(), inbox.DDL)
+			pg.Exec(t, pool.Config().ConnString(), ddl)
 			tx, err := pool.Begin(t.Context())
 			if err == nil {
 				_, err = tx.Exec(t.Context(), "LOCK inbox_processed")
@@ -63,11 +63,11 @@ func TestADatabaseThatCannotWorkMakesNoDeadLetters(t *testing.T) {
 		},
 		"a missing table": func(t *testing.T) (consumer.Handler, func()) {
 			pool := newPool(t, pg.Database(t))
-			return once(pool), func() { pg.Exec(t, pool.Config().ConnString(), inbox.DDL) }
+			return once(pool), func() { pg.Exec(t, pool.Config().ConnString(), ddl) }
 		},
 		"an unset name": func(t *testing.T) (consumer.Handler, func()) {
 			pool := newPool(t, pg.Database(t))
-			pg.Exec(t, pool.Config().ConnString(), inbox.DDL)
+			pg.Exec(t, pool.Config().ConnString(), ddl)
 			set := make(gate)
 			return func(ctx context.Context, m inbox.Message) error {
 				name := ""
@@ -100,7 +100,7 @@ func TestADatabaseThatCannotWorkMakesNoDeadLetters(t *testing.T) {
 func TestAFaultOfTheHandlerIsNotTakenForOneOfTheDatabase(t *testing.T) {
 	pg := testenv.Postgres(t, "17")
 	pool := newPool(t, pg.Database(t))
-	pg.Exec(t, pool.Config().ConnString(), inbox.DDL)
+	pg.Exec(t, pool.Config().ConnString(), ddl)
 	k := testenv.Kafka(t)
 	for what, fn := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"a statement while rows are read": func(ctx context.Context, tx pgx.Tx) error {

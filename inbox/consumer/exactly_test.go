@@ -4,16 +4,19 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -22,8 +25,9 @@ import (
 )
 
 // Each event is delivered about five times, with repeats of old events between new ones. Members of
-// the group are killed, stopped and started meanwhile. Each event has one effect, and the effects of
-// a key are in the order of its events. WALPOST_INBOX_DELIVERIES is how many messages there are.
+// the group are killed, stopped and started meanwhile, and Retain runs every second. Each event has one
+// effect, and the effects of a key are in the order of its events. WALPOST_INBOX_DELIVERIES is how many
+// messages there are.
 func TestEachEventHasOneEffectThroughCrashesAndRebalances(t *testing.T) {
 	const perEvent, keys, partitions = 5, 200, 6
 	deliveries := 20_000
@@ -35,7 +39,7 @@ func TestEachEventHasOneEffectThroughCrashesAndRebalances(t *testing.T) {
 	}
 	pg := testenv.Postgres(t, "17")
 	dsn := pg.Database(t)
-	pg.Exec(t, dsn, inbox.DDL, "CREATE TABLE effects (place bigint GENERATED ALWAYS AS IDENTITY, key text, n int)")
+	pg.Exec(t, dsn, ddl, "CREATE TABLE effects (place bigint GENERATED ALWAYS AS IDENTITY, key text, n int)")
 	k := testenv.Kafka(t)
 	w := newWorld(t, k, partitions)
 	r := rand.New(rand.NewPCG(1, uint64(deliveries)))
@@ -67,6 +71,7 @@ func TestEachEventHasOneEffectThroughCrashesAndRebalances(t *testing.T) {
 		}
 		return n
 	}
+	retained := retainEverySecond(t, pool)
 	join()
 	join()
 	join()
@@ -113,7 +118,8 @@ func TestEachEventHasOneEffectThroughCrashesAndRebalances(t *testing.T) {
 	for len(members) > 0 {
 		leave(syscall.SIGTERM)
 	}
-	t.Logf("%d kills, %d stops; %s, %.0f deliveries each second", kills, stops, took.Round(time.Millisecond), float64(deliveries)/took.Seconds())
+	began, emptied := retained()
+	t.Logf("%d kills, %d stops, %d generations began and %d expired; %s, %.0f deliveries each second", kills, stops, began, emptied, took.Round(time.Millisecond), float64(deliveries)/took.Seconds())
 
 	rows, err := pool.Query(t.Context(), "SELECT key, n FROM effects ORDER BY place")
 	if err != nil {
@@ -136,6 +142,83 @@ func TestEachEventHasOneEffectThroughCrashesAndRebalances(t *testing.T) {
 	if ends, err := adm.ListEndOffsets(t.Context(), w.dead); err != nil || ends[w.dead][0].Offset != 0 {
 		t.Errorf("dead letters: %v %v", ends, err)
 	}
+}
+
+// retainEverySecond runs Retain every second, as a role that may only insert and delete. Each time, the
+// current generation is old enough to end. No event of the test expires, because that would repeat its
+// effect: there are generations enough for that, and another consumer's marks are in those that expire.
+// The function that it returns ends it, and says how many generations began and expired.
+func retainEverySecond(t *testing.T, pool *pgxpool.Pool) (end func() (began, expired int)) {
+	t.Helper()
+	const more, old = 24, 8
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	exec(fmt.Sprintf(`DO $$ BEGIN FOR n IN 7 .. %d LOOP
+		EXECUTE format('CREATE TABLE inbox_processed_%%s PARTITION OF inbox_processed FOR VALUES IN (%%1$s)', n);
+		INSERT INTO inbox_generations VALUES (n, '-infinity', '-infinity');
+	END LOOP; END $$;
+	INSERT INTO inbox_processed (generation, consumer, scope, event_id) SELECT n %% %d + 2, 'other', 't', 'event ' || n FROM generate_series(1, 20000) n;
+	UPDATE inbox_generations SET started_at = now() - interval '1 year', ended_at = now() - interval '1 day' + generation * interval '2 seconds'
+		WHERE generation BETWEEN 2 AND %[2]d + 1`, 6+more, old))
+	var name string
+	if err := pool.QueryRow(t.Context(), "SELECT 'retain_' || current_database()").Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	exec("CREATE ROLE " + name + " LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO " + name)
+	config := pool.Config()
+	config.ConnConfig.User = name
+	service, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var began, expired int
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		db := inbox.Pgx(service)
+		for ticks := time.Tick(time.Second); ; {
+			_, err := pool.Exec(ctx, "UPDATE inbox_generations SET started_at = now() - interval '1 year' WHERE ended_at IS NULL; UPDATE inbox_retention SET pause_until = now()")
+			var r inbox.Retained
+			if err == nil {
+				r, err = db.Retain(ctx, inbox.Retention{Keep: 24 * time.Hour})
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			if busy := (*inbox.BusyError)(nil); err != nil && !errors.As(err, &busy) {
+				t.Errorf("Retain: %v", err)
+			}
+			if r.Began != 0 {
+				began++
+			}
+			expired += len(r.Dropped)
+			select {
+			case <-ticks:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	end = sync.OnceValues(func() (int, int) {
+		stop()
+		<-done
+		service.Close()
+		exec := context.WithoutCancel(t.Context())
+		if _, err := pool.Exec(exec, "DROP OWNED BY "+name+"; DROP ROLE "+name); err != nil {
+			t.Error(err)
+		}
+		if began < 2 || expired != old {
+			t.Errorf("%d generations began, and %d of %d expired", began, expired, old)
+		}
+		return began, expired
+	})
+	t.Cleanup(func() { end() })
+	return end
 }
 
 // fill produces the deliveries. The first delivery of each event of a key is in the order of the
@@ -175,7 +258,7 @@ func TestLostCommitsComeBackWithTheOffsetsOfAnEarlierTime(t *testing.T) {
 	const messages, kept = 20, 12
 	pg := testenv.Postgres(t, "17")
 	dsn := pg.Database(t)
-	pg.Exec(t, dsn, inbox.DDL, "CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, id text)")
+	pg.Exec(t, dsn, ddl, "CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, id text)")
 	db := inbox.Pgx(newPool(t, dsn))
 	w := newWorld(t, testenv.Kafka(t), 1)
 	begin := time.Now().Add(-time.Hour).Truncate(time.Second)

@@ -32,6 +32,8 @@ func TestMain(m *testing.M) {
 
 const patience = time.Minute
 
+var ddl, _ = inbox.Schema("").DDL(0)
+
 // A world is a topic, a dead letter topic and a group, and what the handler of this test saw.
 type world struct {
 	t                 *testing.T

@@ -1,23 +1,23 @@
 -- The generations of processed events. One row, the current generation, has no ended_at.
-CREATE TABLE inbox_generations (
+CREATE TABLE @inbox_generations (
     generation bigint PRIMARY KEY,
     started_at timestamptz NOT NULL DEFAULT now(),
     ended_at   timestamptz
 );
-CREATE UNIQUE INDEX inbox_generations_current ON inbox_generations ((true)) WHERE ended_at IS NULL;
-INSERT INTO inbox_generations (generation) VALUES (1);
+CREATE UNIQUE INDEX inbox_generations_current ON @inbox_generations ((true)) WHERE ended_at IS NULL;
+INSERT INTO @inbox_generations (generation) VALUES (1);
 
 -- What the callers of Retain share: one row.
-CREATE TABLE inbox_retention (
+CREATE TABLE @inbox_retention (
     keep     interval    NOT NULL DEFAULT '0',        -- the greatest Keep that a caller gave
     failures integer     NOT NULL DEFAULT 0,          -- how often inbox_processed was busy, in a row
     retry_at timestamptz NOT NULL DEFAULT '-infinity' -- no caller locks inbox_processed before
 );
-CREATE UNIQUE INDEX inbox_retention_single ON inbox_retention ((true));
-INSERT INTO inbox_retention DEFAULT VALUES;
+CREATE UNIQUE INDEX inbox_retention_single ON @inbox_retention ((true));
+INSERT INTO @inbox_retention DEFAULT VALUES;
 
 -- One row for each event that a consumer has processed. Retain drops a generation at a time.
-CREATE TABLE inbox_processed (
+CREATE TABLE @inbox_processed (
     generation   bigint NOT NULL,
     consumer     text COLLATE "C" NOT NULL,
     scope        text COLLATE "C" NOT NULL, -- what event_id is unique in: the topic by default
@@ -25,10 +25,10 @@ CREATE TABLE inbox_processed (
     processed_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, scope, event_id, generation)
 ) PARTITION BY LIST (generation);
-CREATE TABLE inbox_processed_1 PARTITION OF inbox_processed FOR VALUES IN (1);
+CREATE TABLE @inbox_processed_1 PARTITION OF @inbox_processed FOR VALUES IN (1);
 
 -- Messages that are stored first and handled later.
-CREATE TABLE inbox_messages (
+CREATE TABLE @inbox_messages (
     id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer        text COLLATE "C" NOT NULL,
     scope           text COLLATE "C" NOT NULL,
@@ -51,6 +51,6 @@ CREATE TABLE inbox_messages (
     processed_at    timestamptz,
     UNIQUE (consumer, scope, event_id)
 );
-CREATE INDEX inbox_messages_pending ON inbox_messages (consumer, lane, id) WHERE state = 'pending';
-CREATE INDEX inbox_messages_processed ON inbox_messages (processed_at) WHERE state = 'processed';
-CREATE INDEX inbox_messages_dead ON inbox_messages (consumer, id) WHERE state = 'dead';
+CREATE INDEX inbox_messages_pending ON @inbox_messages (consumer, lane, id) WHERE state = 'pending';
+CREATE INDEX inbox_messages_processed ON @inbox_messages (processed_at) WHERE state = 'processed';
+CREATE INDEX inbox_messages_dead ON @inbox_messages (consumer, id) WHERE state = 'dead';
