@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
+// ddl makes the tables of the inbox.
+var ddl, _ = inbox.Schema("").DDL(0)
+
 const patience = 2 * time.Minute
 
 // A world is a topic with its dead letter topic, and a database with the effects.
@@ -48,7 +51,7 @@ func newWorld(t *testing.T, kafka *testenv.KafkaCluster, partitions int) *world 
 	t.Helper()
 	pg := testenv.Postgres(t, "17")
 	dsn := pg.Database(t)
-	pg.Exec(t, dsn, inbox.DDL, "CREATE TABLE effects (place bigint GENERATED ALWAYS AS IDENTITY, consumer text, id text, value text)")
+	pg.Exec(t, dsn, ddl, "CREATE TABLE effects (place bigint GENERATED ALWAYS AS IDENTITY, consumer text, id text, value text)")
 	w := &world{T: t, kafka: kafka, topic: kafka.Topic(t, partitions, nil), dead: kafka.Topic(t, 2, nil)}
 	w.client = kafka.Client(t, kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	var err error
