@@ -41,7 +41,8 @@ type Options struct {
 	// The column with the version of the value's schema, for an envelope.
 	SchemaVersion string `yaml:"table.field.event.schema.version" example:"version"`
 	// More columns of the record, as `column:placement:alias`, separated by commas. The placement is
-	// `header`, `envelope` or `partition`; the alias is optional.
+	// `header`, `envelope` or `partition`, with an optional alias, or walpost's own `headers`: each
+	// field of a JSON object becomes a header.
 	AdditionalPlacement string `yaml:"table.fields.additional.placement" example:"event_type:header:eventType"`
 	// What happens if an additional column is missing.
 	AdditionalMissing string `yaml:"table.field.additional.missing" words:"error|ignore" fold:"true"`

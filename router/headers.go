@@ -100,8 +100,10 @@ func (r *Router) headersBeforeID(buf []byte, p *plan, oldKey []any, rec *cdc.Rec
 	return buf, nil
 }
 
-// headersAfterID adds the headers that table.fields.additional.placement names, and inserted ones.
+// headersAfterID adds the headers that table.fields.additional.placement names, first those of columns,
+// then those in JSON objects, and inserted ones.
 func (r *Router) headersAfterID(buf []byte, p *plan, row *row, rec *cdc.Record) ([]byte, *Problem) {
+	placed := len(rec.Headers)
 	for i := range p.headers {
 		h := &p.headers[i]
 		var value []byte
@@ -111,6 +113,13 @@ func (r *Router) headersAfterID(buf []byte, p *plan, row *row, rec *cdc.Record) 
 		}
 		rec.Headers = append(rec.Headers, cdc.Header{Key: h.field, Value: value})
 	}
+	for i := range p.objects {
+		var problem *Problem
+		if buf, problem = r.objectHeaders(buf, p, &p.objects[i], row, rec, placed); problem != nil {
+			return buf, problem
+		}
+	}
+	p.members = min(max(p.members, len(rec.Headers)-placed-len(p.headers)), maxMembers)
 	rec.Headers = append(rec.Headers, r.fixed.last...)
 	return buf, nil
 }

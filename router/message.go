@@ -76,6 +76,10 @@ func (r *Router) messageColumns(name string) (rel *cdc.Relation, options []strin
 	text(optionID, r.cfg.EventID)
 	text(optionRoute, cmp.Or(r.cfg.RouteBy, "aggregate_type"))
 	for _, pl := range r.placements {
+		if pl.place == inHeaders { // a message without the field has no headers
+			text("", pl.column)
+			continue
+		}
 		text(optionPlacement, pl.column)
 	}
 	if r.ignoreMissing {

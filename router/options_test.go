@@ -401,6 +401,7 @@ func TestAnEventCostsTwoAllocations(t *testing.T) {
 		"with headers and schemas": all(schemas, func(c *Config) {
 			c.ExtendedHeaders, c.AdditionalPlacement = true, "event_type:header"
 		}),
+		"an object of headers": func(c *Config) { c.AdditionalPlacement = "payload:headers" },
 	} {
 		cfg := DefaultConfig()
 		cfg.TopicPrefix = "shop"
@@ -412,7 +413,7 @@ func TestAnEventCostsTwoAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.SetRunID(runID)
-		ev := insert(outbox, "59a42efd-b015-44a9-9dde-cb36d9002425", "order", "4711", "Placed", `{"a": 1}`)
+		ev := insert(outbox, "59a42efd-b015-44a9-9dde-cb36d9002425", "order", "4711", "Placed", `{"a": 1, "b": "ä"}`)
 		var rec cdc.Record
 		if n := testing.AllocsPerRun(100, func() {
 			if _, err := r.Route(ev, &rec); err != nil {

@@ -14,9 +14,11 @@ const (
 	inHeader place = iota + 1
 	inPartition
 	inEnvelope
+	inHeaders // each field of a JSON object: walpost's own
 )
 
-// A placement says where a further column goes: into a header, the partition or the envelope.
+// A placement says where a further column goes: into a header or several, the partition or the
+// envelope.
 type placement struct {
 	column, alias string
 	place         place
@@ -43,6 +45,11 @@ func parsePlacements(s string) ([]placement, error) {
 		switch strings.ToLower(strings.TrimSpace(parts[1])) {
 		case "header":
 			p.place = inHeader
+		case "headers":
+			p.place = inHeaders
+			if len(parts) == 3 {
+				return nil, fmt.Errorf("the placement headers has no alias, because the object names its headers (got %q)", item)
+			}
 		case "partition":
 			p.place = inPartition
 		case "envelope":
@@ -51,7 +58,7 @@ func parsePlacements(s string) ([]placement, error) {
 				return nil, fmt.Errorf("a field of the envelope must have a name (got %q)", item)
 			}
 		default:
-			return nil, fmt.Errorf("placement must be header, envelope or partition (got %q)", item)
+			return nil, fmt.Errorf("placement must be header, headers, envelope or partition (got %q)", item)
 		}
 		ps = append(ps, p)
 	}

@@ -16,11 +16,13 @@ type plan struct {
 	id, key, payload column
 	route            column
 	headers          []column  // the headers after "id", in the order of the option
+	objects          []column  // JSON objects whose fields are further headers
 	partition        *column   // nil if the key decides on the partition
 	stamp            *column   // nil if the timestamp is the commit time
 	envelope         *envelope // nil if the payload is the value
 	oldKey           *oldKey   // nil if the table has no primary key
 	slack            int       // how many bytes converters added to a record lately
+	members          int       // how many headers objects gave a record at most, up to maxMembers
 	problems         []Problem // why no row of this relation can be routed
 }
 
@@ -37,6 +39,9 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	}
 	for i := range p.headers {
 		indexes = append(indexes, p.headers[i].index)
+	}
+	for i := range p.objects {
+		indexes = append(indexes, p.objects[i].index)
 	}
 	if p.partition != nil {
 		indexes = append(indexes, p.partition.index)
@@ -87,6 +92,9 @@ func (p *plan) size(row *row) int {
 	for i := range p.headers {
 		size += len(row.text(&p.headers[i]))
 	}
+	for i := range p.objects {
+		size += len(row.text(&p.objects[i]))
+	}
 	return size
 }
 
@@ -134,6 +142,10 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 			c.field = pl.alias
 			if !slices.Contains(p.dropped, pl.alias) {
 				made.headers = append(made.headers, c)
+			}
+		case inHeaders:
+			if c, ok := p.object(pl.column, convs.header); ok {
+				made.objects = append(made.objects, c)
 			}
 		case inPartition:
 			if c, ok := p.typed(optionPlacement, pl.column, connect.Int32); ok {

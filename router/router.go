@@ -165,7 +165,7 @@ func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Probl
 	id := row.text(&p.id)
 	size := p.size(row)
 	buf := make([]byte, 0, size+p.slack)
-	rec.Headers = make([]cdc.Header, 0, 1+len(p.headers)+len(r.fixed.context)+len(r.fixed.last)+min(len(oldKey), 1))
+	rec.Headers = make([]cdc.Header, 0, 1+len(p.headers)+p.members+len(r.fixed.context)+len(r.fixed.last)+min(len(oldKey), 1))
 
 	buf, idHeader, problem := p.id.append(buf, "", id)
 	rec.EventID = p.id.shared(id, idHeader)

@@ -407,6 +407,7 @@ func BenchmarkRoute(b *testing.B) {
 		{"json", all(jsonValues, func(c *Config) { c.Key.Converter = Converter{Name: "json"} })},
 		{"json with schemas", all(schemas, func(c *Config) { c.Key.Converter = Converter{Name: "json", Schemas: true} })},
 		{"string with all headers", func(c *Config) { c.ExtendedHeaders, c.AdditionalPlacement = true, "event_type:header" }},
+		{"string with an object of headers", func(c *Config) { c.AdditionalPlacement = "payload:headers" }},
 		{"json envelope", all(jsonValues, func(c *Config) { c.AdditionalPlacement = "event_type:envelope" })},
 		{"json expanded", all(jsonValues, func(c *Config) { c.ExpandJSON = true })},
 	} {

@@ -23,14 +23,22 @@ type row struct {
 
 // text returns the text of a column, or nil for NULL.
 func (r *row) text(c *column) []byte {
-	v := r.values[c.index]
-	if !v.Unchanged {
-		return v.Bytes
-	}
-	if r.old != nil && c.index < len(r.old.Values) && r.old.Values[c.index].Bytes != nil {
-		return r.old.Values[c.index].Bytes // the replica identity is the whole row
+	if text, sent := r.sent(c); sent {
+		return text
 	}
 	return r.placeholder(c)
+}
+
+// sent returns the text of a column, or nil for NULL, and whether the server sent it.
+func (r *row) sent(c *column) (text []byte, sent bool) {
+	v := r.values[c.index]
+	if !v.Unchanged {
+		return v.Bytes, true
+	}
+	if r.old != nil && c.index < len(r.old.Values) && r.old.Values[c.index].Bytes != nil {
+		return r.old.Values[c.index].Bytes, true // the replica identity is the whole row
+	}
+	return nil, false
 }
 
 // Type OIDs of Postgres' catalog (pg_type.dat). They never change.
@@ -63,8 +71,12 @@ func (r *row) placeholder(c *column) []byte {
 	case base == oidText, base == oidVarchar, base == oidBPChar, base == oidJSON, base == oidJSONB, base == oidXML, col.BaseName == "citext":
 		return []byte(r.unavailable)
 	}
-	r.problem = c.problem(ValueSent, nil, "column %s is a large value that the update did not change, so the WAL does not have it", c.name)
+	r.problem = c.notSent()
 	return nil
+}
+
+func (c *column) notSent() *Problem {
+	return c.problem(ValueSent, nil, "column %s is a large value that the update did not change, so the WAL does not have it", c.name)
 }
 
 // placeholderMark starts a placeholder that replaces bytes in hexadecimal digits. No text in
