@@ -66,7 +66,7 @@ type sampler struct {
 	bad      error // the first row that gives no record
 }
 
-// unusedColumns finds text columns that an application probably writes for its consumers, and that are in no record.
+// unusedColumns finds columns of text or headers that an application probably writes for its consumers, and that are in no record.
 func (s *sampler) unusedColumns(t *table.Table) {
 	needs, err := s.run.Router.Needs(t.Relation)
 	if err != nil {
@@ -75,15 +75,23 @@ func (s *sampler) unusedColumns(t *table.Table) {
 	source := s.run.Source.Config()
 	needs = append(needs, source.OrderColumn, source.TimeColumn)
 	var texts []string
+	headers := false
 	for _, c := range t.Relation.Columns {
-		if (c.TypeOID == pgtype.TextOID || c.TypeOID == pgtype.VarcharOID) && !slices.Contains(needs, c.Name) {
+		switch {
+		case slices.Contains(needs, c.Name):
+		case c.TypeOID == pgtype.TextOID || c.TypeOID == pgtype.VarcharOID:
 			texts = append(texts, c.Name)
+		case c.Name == outboxtable.HeadersColumn:
+			headers = c.TypeOID == pgtype.JSONBOID || c.TypeOID == pgtype.JSONOID
 		}
 	}
 	unused := outboxtable.Extra(texts)
-	if placement := outboxtable.Placement(unused); placement != "" {
+	if placement := outboxtable.Placement(unused, headers); placement != "" {
+		if headers {
+			unused = append(unused, outboxtable.HeadersColumn)
+		}
 		s.Warn("unused columns of "+t.String(), fix.ByWords("To publish them as headers, add "+placement+" to router.table.fields.additional.placement."),
-			"no record has the text columns %s of %s", condition.Some(unused), t)
+			"no record has the columns %s of %s", condition.Some(unused), t)
 	}
 }
 

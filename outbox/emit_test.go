@@ -57,7 +57,9 @@ func TestEmitWritesTheColumnsIntoTheWAL(t *testing.T) {
 			t.Errorf("prefix %q: %v", prefix, err)
 		}
 	}
-	if err := outbox.Emit(t.Context(), h.tx, "outbox", placed("2"), placed("3")); err != nil {
+	withHeaders := placed("3")
+	withHeaders.Headers = map[string]string{"tenant": "a<b"}
+	if err := outbox.Emit(t.Context(), h.tx, "outbox", placed("2"), withHeaders); err != nil {
 		t.Error(err)
 	}
 	if err := h.commit(); err != nil {
@@ -75,5 +77,7 @@ func TestEmitWritesTheColumnsIntoTheWAL(t *testing.T) {
 	}
 	if first, second := got[len(want)], got[len(want)+1]; !strings.Contains(first, `"aggregate_id":"2"`) || !strings.Contains(second, `"aggregate_id":"3"`) {
 		t.Errorf("the order is %s, %s", first, second)
+	} else if !strings.HasSuffix(first, `,"headers":null}`) || !strings.HasSuffix(second, `,"headers":{"tenant":"a\u003cb"}}`) {
+		t.Errorf("the headers in %s, %s", first, second)
 	}
 }

@@ -72,7 +72,7 @@ func (o *Outbox) row(e Event, shared map[string]string) (r row, field string, er
 	} else if !uuid.MatchString(e.ID) {
 		return nil, "ID", fmt.Errorf("must be a UUID (got %q)", e.ID)
 	}
-	r = make(row, 0, len(columns)+len(o.opts.Headers))
+	r = make(row, 0, len(o.columns))
 	r = append(r, []byte(strings.ToLower(e.ID)))
 	for _, f := range []struct{ name, value string }{
 		{"AggregateType", e.AggregateType}, {"AggregateID", e.AggregateID}, {"Type", e.Type},
@@ -94,6 +94,10 @@ func (o *Outbox) row(e Event, shared map[string]string) (r row, field string, er
 		return nil, "Payload", err
 	}
 	r = append(r, payload)
+	if len(o.opts.Headers) == 0 {
+		headers, field, err := headersObject(e.Headers, shared)
+		return append(r, headers), field, err
+	}
 	for h := range e.Headers {
 		if !slices.Contains(o.opts.Headers, h) {
 			return nil, "Headers", fmt.Errorf("the outbox has no column for the header %q: Options.Headers names the columns", h)
@@ -116,6 +120,35 @@ func (o *Outbox) row(e Event, shared map[string]string) (r row, field string, er
 	return r, "", nil
 }
 
+// headersObject returns headers as a JSON object, or nil for none. shared are those of the context.
+func headersObject(own, shared map[string]string) (object []byte, field string, err error) {
+	all := make(map[string]string, len(own)+len(shared))
+	for name, value := range shared {
+		if !reserved(name) {
+			all[name] = value
+		}
+	}
+	for name, value := range own {
+		if reserved(name) {
+			return nil, "Headers", fmt.Errorf("the header %q is walpost's own", name)
+		}
+		all[name] = value
+	}
+	for name, value := range all {
+		if err := cmp.Or(textProblem([]byte(name)), textProblem([]byte(value))); err != nil {
+			return nil, fmt.Sprintf("Headers[%q]", name), err
+		}
+	}
+	if len(all) == 0 {
+		return nil, "", nil
+	}
+	object, err = json.Marshal(all)
+	return object, "Headers", err
+}
+
+// reserved reports whether the relay takes no header with this name from the column headers.
+func reserved(name string) bool { return name == "id" || strings.HasPrefix(name, "walpost.") }
+
 // payload returns the bytes of a payload, or nil for NULL.
 func (o *Outbox) payload(v any) (b []byte, err error) {
 	if isNil(v) {
@@ -133,7 +166,7 @@ func (o *Outbox) payload(v any) (b []byte, err error) {
 			b = []byte(s)
 			break
 		}
-		if b, err = o.opts.Marshal(v); err != nil {
+		if b, err = o.marshal(v); err != nil {
 			return nil, err
 		}
 	}
@@ -157,6 +190,27 @@ func (o *Outbox) payload(v any) (b []byte, err error) {
 		}
 	}
 	return b, textProblem(b)
+}
+
+func (o *Outbox) marshal(v any) ([]byte, error) {
+	if o.opts.Marshal != nil {
+		return o.opts.Marshal(v)
+	}
+	if _, own := v.(json.Marshaler); !own && isProto(v) {
+		return nil, fmt.Errorf("is a message of Protocol Buffers (%T), which json.Marshal writes in a form of its own: set Options.Marshal to a function that calls proto.Marshal, with the PayloadType bytea, or protojson.Marshal", v)
+	}
+	return json.Marshal(v)
+}
+
+// isProto reports whether v is a proto.Message, or the struct of one. This package does not link
+// Protocol Buffers.
+func isProto(v any) bool {
+	t := reflect.TypeOf(v)
+	_, is := t.MethodByName("ProtoReflect")
+	if !is && t.Kind() == reflect.Struct {
+		_, is = reflect.PointerTo(t).MethodByName("ProtoReflect")
+	}
+	return is
 }
 
 // isNil reports whether v is nil, or a nil of a type that has one. Its JSON would be null.

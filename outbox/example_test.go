@@ -35,8 +35,7 @@ func ExampleWrite() {
 
 func ExampleOutbox_Write() {
 	orders, err := outbox.New(outbox.Options{
-		Table:   "shop.outbox",
-		Headers: []string{"traceparent", "tenant"}, // columns of the table
+		Table: "shop.outbox",
 		FromContext: func(ctx context.Context) map[string]string {
 			return map[string]string{"traceparent": traceparent(ctx)}
 		},
@@ -57,8 +56,8 @@ func traceparent(context.Context) string {
 	return "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 }
 
-// A payload can be what any library makes of a value. With Protocol Buffers, Marshal is
-// proto.Marshal(v.(proto.Message)).
+// A payload can be what any library makes of a value. examples/libraries has Protocol Buffers and JSON
+// Schema.
 func ExampleNew_marshal() {
 	counters, err := outbox.New(outbox.Options{
 		PayloadType: "bytea",

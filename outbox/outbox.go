@@ -15,7 +15,7 @@ package outbox
 import (
 	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,7 +40,7 @@ type Event struct {
 	// if the type of the payload is text or bytea. Null is no value. Options.Marshal makes bytes of
 	// everything else. A nil pointer, map or slice is refused.
 	Payload any
-	// Headers are values for the columns in Options.Headers. A column without a value is NULL.
+	// Headers are further headers of the record. The names "id" and "walpost.…" are walpost's own.
 	Headers map[string]string
 }
 
@@ -56,16 +56,17 @@ type Options struct {
 	Table string
 	// PayloadType is the type of the column payload: jsonb (default), json, text or bytea.
 	PayloadType string
-	// Headers are columns of the type text, with the names of the records' headers. Placement
-	// returns what walpost.yaml needs for them.
+	// Headers are columns of the type text for the headers of events, with their names, and no event has
+	// others. Default: the column headers (jsonb) has all of them. Placement returns what walpost.yaml
+	// needs for either.
 	Headers []string
 	// Partitioned makes a table with one partition for each day. Only DDL and Goose read it.
 	Partitioned bool
 
-	// Marshal makes bytes of a payload. Default: json.Marshal.
+	// Marshal makes bytes of a payload. Default: json.Marshal. A message of Protocol Buffers needs one.
 	Marshal func(v any) ([]byte, error)
-	// FromContext returns headers for all events of a call, such as the trace context. A header
-	// that has no column is left out. The Headers of an Event take precedence.
+	// FromContext returns headers for all events of a call, such as the trace context. A header that no
+	// event can have is left out. The Headers of an Event take precedence.
 	FromContext func(ctx context.Context) map[string]string
 	// Topic is the topic of an aggregate type, for a walpost.yaml that sets router.route.topic or
 	// router.topic.rename. Default: "outbox.event." and the aggregate type.
@@ -83,20 +84,22 @@ type Outbox struct {
 	table   outboxtable.Table
 	columns []string // that Write fills
 	insert  string
+	bare    string // insert without the column headers; "" if there is none
 }
 
-// columns are the columns that Write fills in every outbox. Those of Options.Headers follow.
+// columns are the columns that Write fills in every outbox. The column headers or those of
+// Options.Headers follow.
 var columns = []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload"}
 
-const payloadColumn = 4
+const (
+	payloadColumn = 4
+	headersColumn = 5 // unless there are Options.Headers
+)
 
 // New returns an Outbox, or what is wrong with the options. It connects nowhere.
 func New(opts Options) (*Outbox, error) {
 	opts.Table, opts.PayloadType = cmp.Or(opts.Table, "public.outbox"), cmp.Or(opts.PayloadType, "jsonb")
 	opts.Headers = slices.Clone(opts.Headers)
-	if opts.Marshal == nil {
-		opts.Marshal = json.Marshal
-	}
 	if opts.Topic == nil {
 		opts.Topic = func(aggregateType string) string { return topicname.DefaultPrefix + aggregateType }
 	}
@@ -121,18 +124,33 @@ func New(opts Options) (*Outbox, error) {
 	o := &Outbox{opts: opts, table: outboxtable.Table{
 		Name: name, Payload: opts.PayloadType, Headers: opts.Headers, Partitioned: opts.Partitioned,
 	}}
+	if o.columns = append(slices.Clone(columns), opts.Headers...); len(opts.Headers) == 0 {
+		o.columns = append(o.columns, outboxtable.HeadersColumn)
+		o.bare = o.insertInto(columns)
+	}
+	o.insert = o.insertInto(o.columns)
+	return o, nil
+}
+
+// insertInto is the statement that fills columns. Its text is the same for any number of events, so
+// that drivers can keep it prepared.
+func (o *Outbox) insertInto(columns []string) string {
 	var names, arrays []string
-	types := map[int]string{0: "uuid", payloadColumn: opts.PayloadType}
-	o.columns = append(slices.Clone(columns), opts.Headers...)
-	for i, c := range o.columns {
-		typ := cmp.Or(types[i], "text")
+	for i, c := range columns {
+		typ := "text"
+		switch {
+		case i == 0:
+			typ = "uuid"
+		case i == payloadColumn:
+			typ = o.opts.PayloadType
+		case i == headersColumn && len(o.opts.Headers) == 0:
+			typ = "jsonb"
+		}
 		names = append(names, pg.QuoteIdent(c))
 		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, typ))
 	}
-	// The text is the same for any number of events, so that drivers can keep it prepared. unnest
-	// returns the elements in their order.
-	o.insert = fmt.Sprintf("INSERT INTO %s (%s) SELECT * FROM unnest(%s)", name.SQL(), strings.Join(names, ", "), strings.Join(arrays, ", "))
-	return o, nil
+	// unnest returns the elements in their order.
+	return fmt.Sprintf("INSERT INTO %s (%s) SELECT * FROM unnest(%s)", o.table.Name.SQL(), strings.Join(names, ", "), strings.Join(arrays, ", "))
 }
 
 var standard, _ = New(Options{})
@@ -154,14 +172,26 @@ func (o *Outbox) Write(ctx context.Context, tx any, events ...Event) error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	args := make([]any, len(rows[0]))
+	insert, args := o.insert, make([]any, len(o.columns))
+	if o.bare != "" && !slices.ContainsFunc(rows, func(r row) bool { return r[headersColumn] != nil }) {
+		insert, args = o.bare, args[:len(columns)] // a table without the column headers has such events
+	}
 	for i := range args {
 		args[i] = arrayText(rows, i, i == payloadColumn && o.opts.PayloadType == "bytea")
 	}
-	if _, err := to.Exec(ctx, o.insert, args...); err != nil {
-		return fmt.Errorf("outbox: write %d events to %s: %w", len(events), o.table.Name, err)
+	if _, err := to.Exec(ctx, insert, args...); err != nil {
+		return fmt.Errorf("outbox: write %d events to %s: %w%s", len(events), o.table.Name, err, o.hint(insert, err))
 	}
 	return nil
+}
+
+// hint says what to do about an error of Postgres, or is "".
+func (o *Outbox) hint(insert string, err error) string {
+	var state interface{ SQLState() string }
+	if insert == o.bare || o.bare == "" || !errors.As(err, &state) || state.SQLState() != "42703" || !strings.Contains(err.Error(), outboxtable.HeadersColumn) {
+		return ""
+	}
+	return fmt.Sprintf(": run ALTER TABLE %s ADD COLUMN %s jsonb, or name a column of the type text for each header in Options.Headers", o.table.Name.SQL(), outboxtable.HeadersColumn)
 }
 
 // An EventError says why an event was refused. No event of the call was sent to the server.

@@ -47,7 +47,11 @@ func TestTheRouterAcceptsWhatWriteAccepts(t *testing.T) {
 	accepted, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		topic := func(aggregateType string) string { return "outbox.event." + aggregateType }
-		opts := outbox.Options{PayloadType: rapid.SampledFrom([]string{"jsonb", "json", "text", "bytea"}).Draw(t, "type"), Headers: []string{"tenant"}}
+		opts := outbox.Options{PayloadType: rapid.SampledFrom([]string{"jsonb", "json", "text", "bytea"}).Draw(t, "type")}
+		columns := rapid.Bool().Draw(t, "a column for the header")
+		if columns {
+			opts.Headers = []string{"tenant"}
+		}
 		cfg := router.DefaultConfig()
 		if opts.PayloadType == "bytea" {
 			cfg.Value.Name = "bytes"
@@ -95,8 +99,11 @@ func TestTheRouterAcceptsWhatWriteAccepts(t *testing.T) {
 		if set("payload", payload); opts.PayloadType == "bytea" && payload != nil {
 			set("payload", fmt.Appendf(nil, `\x%x`, payload))
 		}
-		if e.Headers != nil {
+		switch {
+		case columns && e.Headers != nil:
 			set("tenant", []byte(header))
+		case !columns && e.Headers != nil && err == nil:
+			set("headers", written.element(t, 5))
 		}
 		var rec cdc.Record
 		routed, problem := r.Route(ev, &rec)
@@ -121,7 +128,14 @@ func TestTheRouterAcceptsWhatWriteAccepts(t *testing.T) {
 			fmt.Sprintf("%s %q %q %v %q", rec.Topic, rec.Key, rec.Value, rec.Value == nil, rec.Headers) {
 			t.Fatalf("emitted, %+v becomes %s %q %q %q: %v", e, emitted.Topic, emitted.Key, emitted.Value, emitted.Headers, problem)
 		}
-		if got := fmt.Sprintf("%q", rec.Headers); got != fmt.Sprintf("%q", []cdc.Header{{Key: "id", Value: []byte(id)}, {Key: "eventType", Value: []byte(e.Type)}, {Key: "tenant", Value: ev.Row.Values[rel.Index("tenant")].Bytes}}) {
+		want := []cdc.Header{{Key: "id", Value: []byte(id)}, {Key: "eventType", Value: []byte(e.Type)}}
+		switch {
+		case e.Headers != nil:
+			want = append(want, cdc.Header{Key: "tenant", Value: []byte(header)})
+		case columns: // a column without a value is a header without one
+			want = append(want, cdc.Header{Key: "tenant"})
+		}
+		if got := fmt.Sprintf("%q", rec.Headers); got != fmt.Sprintf("%q", want) {
 			t.Fatalf("headers %s of %+v", got, e)
 		}
 	})

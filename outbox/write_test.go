@@ -191,7 +191,52 @@ var refused = map[string]struct {
 	"a payload with NUL":         {func(e *outbox.Event) { e.Payload = "a\x00b" }, "Payload"},
 	"a payload not UTF-8":        {func(e *outbox.Event) { e.Payload = []byte("\"a\xff\"") }, "Payload"},
 	"a payload with half a pair": {func(e *outbox.Event) { e.Payload = []byte(`"\ud800"`) }, "Payload"},
-	"a header without a column":  {func(e *outbox.Event) { e.Headers = map[string]string{"tenant": "x"} }, "Headers"},
+	"a header of walpost's own":  {func(e *outbox.Event) { e.Headers = map[string]string{"id": "x"} }, "Headers"},
+	"another":                    {func(e *outbox.Event) { e.Headers = map[string]string{"walpost.origin": "x"} }, "Headers"},
+	"a header not UTF-8":         {func(e *outbox.Event) { e.Headers = map[string]string{"a": "\xff"} }, `Headers["a"]`},
+	"a header with NUL":          {func(e *outbox.Event) { e.Headers = map[string]string{"a": "b\x00"} }, `Headers["a"]`},
+	"a header's name with NUL":   {func(e *outbox.Event) { e.Headers = map[string]string{"a\x00": "b"} }, `Headers["a\x00"]`},
+	"a message without Marshal":  {func(e *outbox.Event) { e.Payload = &protoMessage{} }, "Payload"},
+	"the struct of a message":    {func(e *outbox.Event) { e.Payload = protoMessage{} }, "Payload"},
+}
+
+// A protoMessage has the method by which messages of Protocol Buffers are known.
+type protoMessage struct{ Total int }
+
+func (*protoMessage) ProtoReflect() {}
+
+type protoWithJSON struct{ protoMessage }
+
+func (*protoWithJSON) MarshalJSON() ([]byte, error) { return []byte(`{"total":1}`), nil }
+
+// A message whose JSON is its own, or that Options.Marshal knows, is a payload.
+func TestAMessageWithAMarshallerIsAPayload(t *testing.T) {
+	for want, c := range map[string]struct {
+		opts    outbox.Options
+		payload any
+	}{
+		`{"total":1}`: {outbox.Options{}, &protoWithJSON{}},
+		`{"t": 2}`:    {outbox.Options{Marshal: func(any) ([]byte, error) { return []byte(`{"t": 2}`), nil }}, &protoMessage{}},
+		`{"Total":3}`: {outbox.Options{}, struct{ Total int }{3}},
+	} {
+		if b, err := payload(t, open(t, c.opts), c.payload); string(b) != want || err != nil {
+			t.Errorf("%T: %s, %v, want %s", c.payload, b, err, want)
+		}
+	}
+	_, err := payload(t, standard, &protoMessage{})
+	if err == nil || !strings.Contains(err.Error(), "set Options.Marshal to a function that calls proto.Marshal, with the PayloadType bytea, or protojson.Marshal") {
+		t.Errorf("without a marshaller: %v", err)
+	}
+}
+
+// With columns of their own, headers without a column are refused.
+func TestAHeaderWithoutAColumnIsRefused(t *testing.T) {
+	e := placed("1")
+	e.Headers = map[string]string{"tenant": "x"}
+	err := open(t, outbox.Options{Headers: []string{"traceparent"}}).Write(t.Context(), &recorder{}, e)
+	if bad := (*outbox.EventError)(nil); !errors.As(err, &bad) || bad.Field != "Headers" {
+		t.Error(err)
+	}
 }
 
 // A refused event leaves the transaction as it was, without a statement, and none of the events of

@@ -31,8 +31,11 @@ func (o *Outbox) Written(ctx context.Context, tx any) (events []Event, err error
 		text = "convert_to(" + text + "::text, 'UTF8')"
 	}
 	names[payloadColumn] = "encode(" + text + ", 'base64')"
+	if len(o.opts.Headers) == 0 { // NULL in a table without the column
+		names[headersColumn] = "to_jsonb(written) ->> '" + outboxtable.HeadersColumn + "'"
+	}
 	var result string
-	err = from.QueryRow(ctx, fmt.Sprintf("SELECT coalesce(json_agg(json_build_array(%s) ORDER BY %s), '[]')::text FROM %s WHERE %s = now()",
+	err = from.QueryRow(ctx, fmt.Sprintf("SELECT coalesce(json_agg(json_build_array(%s) ORDER BY %s), '[]')::text FROM %s AS written WHERE %s = now()",
 		strings.Join(names, ", "), outboxtable.DefaultOrderColumn, o.table.Name.SQL(), outboxtable.DefaultTimeColumn), nil, &result)
 	var rows [][]*string
 	if err == nil {
@@ -48,6 +51,11 @@ func (o *Outbox) Written(ctx context.Context, tx any) (events []Event, err error
 				return nil, fmt.Errorf("outbox: read %s: %w", o.table.Name, err)
 			}
 		}
+		if len(o.opts.Headers) == 0 && r[headersColumn] != nil {
+			if e.Headers, err = readHeaders(*r[headersColumn]); err != nil {
+				return nil, fmt.Errorf("outbox: read %s: the column %s: %w", o.table.Name, outboxtable.HeadersColumn, err)
+			}
+		}
 		for i, h := range o.opts.Headers {
 			if v := r[len(columns)+i]; v != nil {
 				if e.Headers == nil {
@@ -59,4 +67,26 @@ func (o *Outbox) Written(ctx context.Context, tx any) (events []Event, err error
 		events = append(events, e)
 	}
 	return events, nil
+}
+
+// readHeaders reads a JSON object as the relay does: a value that is no string is its JSON.
+func readHeaders(object string) (headers map[string]string, err error) {
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(object), &values); err != nil || len(values) == 0 {
+		return nil, err
+	}
+	headers = map[string]string{}
+	for name, value := range values {
+		text := string(value)
+		if value[0] == '"' {
+			err = json.Unmarshal(value, &text)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if text != "null" || value[0] == '"' { // a header without a value
+			headers[name] = text
+		}
+	}
+	return headers, nil
 }

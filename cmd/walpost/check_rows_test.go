@@ -56,14 +56,16 @@ checkpoint: {topic: `+checkpoints+`}
 }
 
 // An application that writes a header expects it in the record.
-func TestCheckNamesTextColumnsThatAreInNoRecord(t *testing.T) {
+func TestCheckNamesColumnsThatAreInNoRecord(t *testing.T) {
 	pg := testenv.Postgres(t, "")
 	dsn := pg.Database(t)
-	pg.Exec(t, dsn, outboxTable, "ALTER TABLE outbox ADD traceparent text, ADD note varchar(9), ADD last_error text, ADD n bigint GENERATED ALWAYS AS IDENTITY")
+	pg.Exec(t, dsn, outboxTable, "ALTER TABLE outbox ADD traceparent text, ADD note varchar(9), ADD last_error text, ADD n bigint GENERATED ALWAYS AS IDENTITY, ADD headers jsonb, ADD more jsonb")
 	for placement, want := range map[string]string{
-		"":                            "event_type:header:eventType,traceparent:header,note:header",
-		"event_type:header:eventType": "traceparent:header,note:header",
-		"event_type:header,traceparent:header,note:envelope": "",
+		"":                            "add event_type:header:eventType,traceparent:header,note:header,headers:headers to",
+		"event_type:header:eventType": "add traceparent:header,note:header,headers:headers to",
+		"event_type:header,traceparent:header,note:envelope":                 "no record has the columns headers of public.outbox",
+		"event_type:header,traceparent:header,headers:headers":               "add note:header to",
+		"event_type:header,traceparent:header,note:envelope,headers:headers": "",
 	} {
 		config := t.TempDir() + "/walpost.yaml"
 		write(t, config, `

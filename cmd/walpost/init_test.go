@@ -47,7 +47,12 @@ func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 		bad   string
 	}{
 		{name: "no table", want: []string{"\n  table: public.outbox ", "walpost setup creates it", "\n  order_column: seq ", "\n  time_column: created_at ", "\n  topics: {create: true} ", "\n  listen: 127.0.0.1:9640 ", `[127.0.0.1:9092, "[::1]:9093"]`}, not: "snapshot"},
-		{name: "no table, and the type of the event", want: []string{"\nrouter:\n  table.fields.additional.placement: event_type:header:eventType "}},
+		{name: "no table, and the type of the event", want: []string{"\nrouter:\n  table.fields.additional.placement: \"event_type:header:eventType,headers:headers\" "}},
+		{name: "a column of headers", sql: []string{"CREATE TABLE events" + columns + ", tenant text, headers json)"}, want: []string{`placement: "tenant:header,headers:headers" `}},
+		{name: "nothing but a column of headers", sql: []string{"CREATE TABLE events" + columns + ", headers jsonb, more jsonb)"}, want: []string{"placement: headers:headers "}},
+		{name: "headers of another type", sql: []string{"CREATE TABLE events" + columns + ", headers text)"}, want: []string{"placement: headers:header "}},
+		{name: "a column of headers in one of two tables", sql: []string{"CREATE TABLE a" + columns + ", event_type text, headers jsonb)", "CREATE TABLE b" + columns + ", event_type text)"}, table: "a,b", want: []string{"placement: event_type:header:eventType "}},
+		{name: "a table that setup creates beside one without headers", sql: []string{"CREATE TABLE a" + columns + ", event_type text)"}, table: "a,b", want: []string{"placement: event_type:header:eventType "}},
 		{name: "headers", sql: []string{"CREATE TABLE events" + columns + ", type varchar(20), traceparent text, last_error text, no int, moved text[])"}, want: []string{`placement: "type:header:eventType,traceparent:header" `}},
 		{name: "no headers", sql: []string{"CREATE TABLE events" + columns + ")"}, not: "placement"},
 		{name: "headers of two tables", sql: []string{"CREATE TABLE a" + columns + ", event_type text, tenant text)", "CREATE TABLE b" + columns + ", event_type text, region text)"}, table: "a,b", want: []string{"placement: event_type:header:eventType "}},

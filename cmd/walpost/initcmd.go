@@ -121,6 +121,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 	}
 	tables, orders, times := []string{}, []string{}, []string{}
 	var extra []string // the text columns that all tables have and no record has
+	headers := true    // all tables have a column for headers
 	for n, t := range source.Names().Tables {
 		texts := []string{"event_type"} // of the table that walpost setup creates
 		i := slices.IndexFunc(found, func(f pg.FoundTable) bool { return f.Table == t })
@@ -132,6 +133,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 			fallthrough
 		default:
 			orders, times = append(orders, found[i].OrderColumn), append(times, found[i].TimeColumn)
+			headers = headers && found[i].Headers
 			texts = slices.DeleteFunc(outboxtable.Extra(found[i].Texts), func(c string) bool { return c == found[i].OrderColumn })
 		}
 		if n == 0 {
@@ -158,7 +160,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 	if len(found) > 0 {
 		line("  # snapshot: initial", "publishes the rows that are there; walpost run prints what leaves them out")
 	}
-	if placement := outboxtable.Placement(extra); placement != "" {
+	if placement := outboxtable.Placement(extra, headers); placement != "" {
 		line("router:", "")
 		line("  table.fields.additional.placement: "+yamlWord(placement), "columns that become headers of the record")
 	}

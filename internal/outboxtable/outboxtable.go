@@ -19,6 +19,9 @@ const (
 	DefaultTimeColumn  = "created_at"
 )
 
+// HeadersColumn is the column for the headers of a record, a JSON object. A Table with Headers has none.
+const HeadersColumn = "headers"
+
 // A Table is an outbox table to make. The zero value of each field but Name is the default.
 type Table struct {
 	Name pg.Table
@@ -28,7 +31,7 @@ type Table struct {
 	Partitioned bool
 	// Payload is the type of the payload, a key of Payloads. Default jsonb.
 	Payload string
-	// Headers are further columns of the type text.
+	// Headers are columns of the type text, in place of HeadersColumn.
 	Headers []string
 	// More are further steps of a migration, and Undo is the SQL that takes them back when the table is
 	// dropped.
@@ -63,6 +66,9 @@ func (t *Table) Columns() []Column {
 		{"event_type", "text        NOT NULL", "", pgtype.TextOID},
 		{"payload", payload, "the record's value", Payloads[payload]},
 	}
+	if len(t.Headers) == 0 {
+		columns = append(columns, Column{HeadersColumn, "jsonb", "further headers, as an object: {\"name\": \"value\"}", pgtype.JSONBOID})
+	}
 	for _, h := range t.Headers {
 		columns = append(columns, Column{h, "text", "", pgtype.TextOID})
 	}
@@ -78,7 +84,7 @@ func (t *Table) Columns() []Column {
 }
 
 // plain are the names of columns that SQL without quotes may have.
-var plain = []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", DefaultTimeColumn, DefaultOrderColumn}
+var plain = []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", HeadersColumn, DefaultTimeColumn, DefaultOrderColumn}
 
 // A Step is one statement that makes the table.
 type Step struct {

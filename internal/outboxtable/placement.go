@@ -16,8 +16,9 @@ func Extra(columns []string) []string {
 
 // Placement returns the value of router.table.fields.additional.placement that publishes columns of
 // the type text: the type of the event in the header eventType, and the others in headers of their
-// names. A column whose name the option cannot have is left out.
-func Placement(columns []string) string {
+// names. A column whose name the option cannot have is left out. With headers, it also publishes
+// HeadersColumn.
+func Placement(columns []string, headers bool) string {
 	eventType := "event_type"
 	if !slices.Contains(columns, eventType) {
 		eventType = "type" // as in Debezium's example
@@ -30,6 +31,9 @@ func Placement(columns []string) string {
 		case !strings.ContainsAny(c, ",:") && c == strings.TrimSpace(c):
 			items = append(items, c+":header")
 		}
+	}
+	if headers {
+		items = append(items, HeadersColumn+":headers")
 	}
 	return strings.Join(items, ",")
 }

@@ -13,6 +13,7 @@ type FoundTable struct {
 	OrderColumn string   `json:"order_column"` // an identity or serial column, or ""
 	TimeColumn  string   `json:"time_column"`  // a timestamptz with a default of now(), or ""
 	Texts       []string // the columns of the types text and varchar
+	Headers     bool     // it has a column headers of the type jsonb or json
 }
 
 // FindTables returns the tables that look like an outbox, and those that are named.
@@ -33,7 +34,8 @@ func FindTables(ctx context.Context, db Database, named []Table) ([]FoundTable, 
    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid AND d.deptype IN ('a', 'i') ORDER BY a.attnum LIMIT 1), '') AS order_column,
   coalesce((SELECT a.attname FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum WHERE a.attrelid = c.oid AND a.attname IN ('created_at', 'inserted_at') AND a.atttypid = 'timestamptz'::regtype
    AND pg_get_expr(d.adbin, d.adrelid) ~* '^(now|(clock|statement|transaction)_timestamp)\(\)$|^current_timestamp$' ORDER BY a.attname LIMIT 1), '') AS time_column,
-  coalesce((SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid IN ('text'::regtype, 'varchar'::regtype)), '{}') AS texts
+  coalesce((SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid IN ('text'::regtype, 'varchar'::regtype)), '{}') AS texts,
+  EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attname = 'headers' AND a.atttypid IN ('jsonb'::regtype, 'json'::regtype)) AS headers
  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  CROSS JOIN LATERAL (SELECT array_agg(attname::text) AS columns FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) has
  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema') t WHERE fits OR named ORDER BY schema, name`)
