@@ -43,7 +43,7 @@ type Options struct {
 	// More columns of the record, as `column:placement:alias`, separated by commas. The placement is
 	// `header`, `envelope` or `partition`, with an optional alias, or walpost's own `headers`: each
 	// field of a JSON object becomes a header.
-	AdditionalPlacement string `yaml:"table.fields.additional.placement" example:"event_type:header:eventType"`
+	AdditionalPlacement string `yaml:"table.fields.additional.placement" example:"event_type:header:eventType,headers:headers"`
 	// What happens if an additional column is missing.
 	AdditionalMissing string `yaml:"table.field.additional.missing" words:"error|ignore" fold:"true"`
 	// The column that decides the topic. By default `aggregate_type` or `aggregatetype`, whichever the

@@ -6,6 +6,7 @@ CREATE TABLE public.outbox (
   aggregate_id text NOT NULL,
   event_type text NOT NULL,
   payload jsonb NOT NULL,
+  headers jsonb,
   created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE TABLE orders (id text PRIMARY KEY, total numeric NOT NULL, paid boolean NOT NULL DEFAULT false);
