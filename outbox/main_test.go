@@ -66,8 +66,9 @@ func (r *recorder) element(t fatal, arg int) []byte {
 	if text == "{NULL}" {
 		return nil
 	}
-	value, quoted := strings.CutPrefix(text, `{"`)
-	if value, quoted = strings.CutSuffix(value, `"}`); !quoted {
+	value, begins := strings.CutPrefix(text, `{"`)
+	value, ends := strings.CutSuffix(value, `"}`)
+	if !begins || !ends {
 		t.Fatalf("argument %d is %q", arg, text)
 	}
 	return []byte(regexp.MustCompile(`(?s)\\(.)`).ReplaceAllString(value, "$1"))
