@@ -53,17 +53,7 @@ func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn 
 		good, events = append(good, i), append(events, m)
 		return false, nil
 	})
-	var fresh []int // of good
-	err := db.retry(ctx, func(tx *transaction[T]) (err error) {
-		if fresh, err = markAll(ctx, tx, consumer, events); err != nil || len(fresh) == 0 {
-			return err
-		}
-		list := make([]Message, len(fresh))
-		for n, i := range fresh {
-			list[n] = events[i]
-		}
-		return handled(tx.handle(ctx, func(ctx context.Context, own T) error { return fn(ctx, own, list) }))
-	})
+	fresh, err := db.together(ctx, consumer, events, fn) // of good
 	var handler *HandlerError
 	switch {
 	case err == nil:
@@ -87,6 +77,22 @@ func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn 
 		return fresh, e
 	})
 	return outcomes
+}
+
+// together processes messages in one transaction, all or none. It returns the indexes of those that
+// fn got.
+func (db *DB[T]) together(ctx context.Context, consumer string, msgs []Message, fn func(ctx context.Context, tx T, fresh []Message) error) (fresh []int, err error) {
+	err = db.retry(ctx, func(tx *transaction[T]) (err error) {
+		if fresh, err = markAll(ctx, tx, consumer, msgs); err != nil || len(fresh) == 0 {
+			return err
+		}
+		list := make([]Message, len(fresh))
+		for n, i := range fresh {
+			list[n] = msgs[i]
+		}
+		return handled(tx.handle(ctx, func(ctx context.Context, own T) error { return fn(ctx, own, list) }))
+	})
+	return fresh, err
 }
 
 // lane returns what the order of a message depends on, if it has an order.

@@ -10,6 +10,11 @@ import (
 
 // A Message is one delivered message. It does not depend on the broker.
 type Message struct {
+	// Group is the consumer that handles the message: Config.Group of a consumer.Consumer, and
+	// Consumer of a Worker. Handler marks the event as processed by it. A function around a Handler may
+	// set another one, for example the old name of a group that was renamed.
+	Group string
+
 	// ID is the event's id. Every delivery of the same event has the same ID. It is empty if the
 	// message carries none: see WithID.
 	ID string
@@ -29,7 +34,27 @@ type Message struct {
 	Value   []byte
 	Headers []Header
 	Time    time.Time // the broker's timestamp
+
+	// Attempt is which attempt this is: 1 is the first. At most Attempts of the consumer or the Worker
+	// are made. A failure that does not count (see Retryable) repeats the number.
+	Attempt int
 }
+
+// Header returns the value of the last header with this name, as lastHeader of Kafka's Java client
+// does, or "" if there is none.
+func (m Message) Header(name string) string {
+	for i := len(m.Headers) - 1; i >= 0; i-- {
+		if m.Headers[i].Key == name {
+			return string(m.Headers[i].Value)
+		}
+	}
+	return ""
+}
+
+// Type returns the event's type: the header eventType, in which walpost places it.
+func (m Message) Type() string { return m.Header(typeHeader) }
+
+const typeHeader = "eventType"
 
 // A Header is a name and a value. A message can have several headers with one name.
 type Header struct {

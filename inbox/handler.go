@@ -1,0 +1,60 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+)
+
+// A HandlerFunc writes the effect of a message in tx, and does not end tx. If it returns an error or
+// panics, its work is rolled back. ctx ends after HandlerTimeout of the consumer or the Worker.
+type HandlerFunc[T any] func(ctx context.Context, tx T, m Message) error
+
+// Handler returns a consumer.Handler that calls fn once for each event: it marks the event as
+// processed by m.Group, and calls fn in the same transaction (see DB.Once). A second delivery does
+// nothing. fn can be the Handler of a Worker, too.
+func Handler[T any](db *DB[T], fn HandlerFunc[T]) func(ctx context.Context, m Message) error {
+	return func(ctx context.Context, m Message) error {
+		_, err := db.Once(ctx, m.Group, m, func(ctx context.Context, tx T) error { return fn(ctx, tx, m) })
+		return err
+	}
+}
+
+// BatchHandler is Handler for a consumer.BatchHandler. One transaction has the marks and the effects
+// of a batch. fn gets the messages that Group of the first one has not processed before, and is not
+// called if there are none. If fn fails, the consumer hands over each message alone.
+func BatchHandler[T any](db *DB[T], fn func(ctx context.Context, tx T, fresh []Message) error) func(ctx context.Context, batch []Message) error {
+	return func(ctx context.Context, batch []Message) error {
+		if len(batch) == 0 {
+			return nil
+		}
+		_, err := db.together(ctx, batch[0].Group, batch, fn)
+		return err
+	}
+}
+
+// ByType returns a HandlerFunc that calls the function for the message's Type. unknown gets the
+// messages of other types: Ignore skips them, and nil refuses them with a Permanent *TypeError.
+func ByType[T any](types map[string]HandlerFunc[T], unknown HandlerFunc[T]) HandlerFunc[T] {
+	return func(ctx context.Context, tx T, m Message) error {
+		switch fn := types[m.Type()]; {
+		case fn != nil:
+			return fn(ctx, tx, m)
+		case unknown != nil:
+			return unknown(ctx, tx, m)
+		}
+		return Permanent(&TypeError{m.Type()})
+	}
+}
+
+// Ignore does nothing. Its message counts as processed.
+func Ignore[T any](context.Context, T, Message) error { return nil }
+
+// A TypeError says that no function handles events of this type.
+type TypeError struct{ Type string }
+
+func (e *TypeError) Error() string {
+	if e.Type == "" {
+		return fmt.Sprintf("the message has no event type: the relay must place it in the header %s", typeHeader)
+	}
+	return fmt.Sprintf("no function handles events of the type %q", e.Type)
+}
