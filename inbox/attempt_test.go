@@ -22,15 +22,17 @@ func TestAnAttemptIsCountedAlthoughTheTransactionIsUnusable(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	calls := 0
+	var numbers []int
 	var failures []string
 	w := inbox.Worker[pgx.Tx]{
-		DB: db, Consumer: "c", Attempts: 4, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond, Poll: time.Millisecond,
-		Handle: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		DB: db, Consumer: "c", Concurrency: 1, Attempts: 4, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond, Poll: time.Millisecond,
+		Handler: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 			if m.ID == "b" {
 				stop()
 				return nil
 			}
 			calls++
+			numbers = append(numbers, m.Attempt)
 			switch calls {
 			case 1, 2: // left open
 				_, err := tx.Query(ctx, "SELECT generate_series(1, 100000)")
@@ -60,6 +62,10 @@ func TestAnAttemptIsCountedAlthoughTheTransactionIsUnusable(t *testing.T) {
 	want := "[a1 false a2 false a0 false a0 false a3 false a4 true]"
 	if got := fmt.Sprint(failures); got != want || calls != 8 {
 		t.Errorf("failures %s after %d calls, want %s", got, calls, want)
+	}
+	// What met a deadlock is repeated and does not count. Neither does a session that ended.
+	if got := fmt.Sprint(numbers); got != "[1 2 3 3 3 3 3 4]" {
+		t.Errorf("the messages had the attempts %s", got)
 	}
 	p.expect("dead", "SELECT state FROM inbox_messages WHERE event_id = 'a' AND attempts = 4 AND last_error = $1", errHandler.Error())
 }

@@ -20,13 +20,14 @@ import (
 // Begin makes savepoints, which the handler ends as usual. An *sql.Tx cannot be wrapped, so its Commit
 // is found out afterwards.
 type DB[T any] struct {
-	begin  func(context.Context) (*transaction[T], error)
-	schema Schema
+	begin   func(context.Context) (*transaction[T], error)
+	connect connect
+	schema  Schema
 }
 
 // In returns a DB that uses the tables of a schema. Without it, Postgres finds the tables by the
 // search_path.
-func (db *DB[T]) In(s Schema) *DB[T] { return &DB[T]{db.begin, s} }
+func (db *DB[T]) In(s Schema) *DB[T] { return &DB[T]{db.begin, db.connect, s} }
 
 // errEnded says that a handler has ended its transaction, or tried to. It does so with every message,
 // so no message is at fault.
@@ -53,7 +54,7 @@ func Pgx(pool interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 },
 ) *DB[pgx.Tx] {
-	return &DB[pgx.Tx]{begin: func(ctx context.Context) (*transaction[pgx.Tx], error) {
+	return &DB[pgx.Tx]{connect: connectPgx(pool), begin: func(ctx context.Context) (*transaction[pgx.Tx], error) {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
 			return nil, cannotBegin(err)
@@ -65,7 +66,7 @@ func Pgx(pool interface {
 
 // SQL returns a DB whose transactions come from database/sql with a driver for Postgres.
 func SQL(db *sql.DB) *DB[*sql.Tx] {
-	return &DB[*sql.Tx]{begin: func(ctx context.Context) (*transaction[*sql.Tx], error) {
+	return &DB[*sql.Tx]{connect: connectSQL(db), begin: func(ctx context.Context) (*transaction[*sql.Tx], error) {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return nil, cannotBegin(err)

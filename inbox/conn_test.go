@@ -36,7 +36,7 @@ func TestAHandlerCannotEndItsTransaction(t *testing.T) {
 		if n, err := db.Store(t.Context(), name, event(name)); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
-		w := inbox.Worker[pgx.Tx]{DB: db, Consumer: name, BackoffMin: time.Hour, Handle: func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
+		w := inbox.Worker[pgx.Tx]{DB: db, Consumer: name, BackoffMin: time.Hour, Handler: func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
 			return handle(ctx, tx)
 		}}
 		handleMessages(t, w, 1)
@@ -83,8 +83,8 @@ func TestTheCommitOfAHandlerWithDatabaseSQLIsFoundOut(t *testing.T) {
 	var failures []inbox.Failure
 	w := inbox.Worker[*sql.Tx]{
 		DB: db, Consumer: "stored", BackoffMin: time.Nanosecond, BackoffMax: time.Nanosecond,
-		Handle: func(ctx context.Context, tx *sql.Tx, _ inbox.Message) error { return handle(ctx, tx) },
-		Failed: func(f inbox.Failure) { failures = append(failures, f) },
+		Handler: func(ctx context.Context, tx *sql.Tx, _ inbox.Message) error { return handle(ctx, tx) },
+		Failed:  func(f inbox.Failure) { failures = append(failures, f) },
 	}
 	handleMessages(t, w, 1)
 	if len(failures) != 1 || !isEnded(failures[0].Err) {

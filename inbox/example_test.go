@@ -15,17 +15,57 @@ import (
 	"github.com/walpost/walpost/inbox"
 )
 
-func book(ctx context.Context, tx pgx.Tx, value []byte) error {
-	_, err := tx.Exec(ctx, "INSERT INTO bookings SELECT $1::jsonb", value)
+func book(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+	_, err := tx.Exec(ctx, "INSERT INTO bookings SELECT $1::jsonb", m.Value)
 	return err
 }
 
-// The transaction is the inbox's. This is what most handlers need.
+// This is what most services need: a Handler for consumer.Config, whose transaction is the inbox's.
+func ExampleHandler() {
+	var pool *pgxpool.Pool
+	_ = inbox.Handler(inbox.Pgx(pool), func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		if m.Attempt > 1 {
+			log.Printf("event %s, attempt %d, trace %s", m.ID, m.Attempt, m.Header("traceparent"))
+		}
+		return book(ctx, tx, m)
+	})
+}
+
+// The group "billing" was renamed. It keeps the marks of the old name.
+func ExampleHandler_renamed() {
+	var db *inbox.DB[pgx.Tx]
+	handler := inbox.Handler(db, book)
+	_ = func(ctx context.Context, m inbox.Message) error {
+		m.Group = "billing"
+		return handler(ctx, m)
+	}
+}
+
+// Events of other types are ignored. With nil in place of inbox.Ignore, they become dead letters.
+func ExampleByType() {
+	var db *inbox.DB[pgx.Tx]
+	unbook := func(ctx context.Context, tx pgx.Tx, m inbox.Message) error { return nil }
+	handler := inbox.Handler(db, inbox.ByType(map[string]inbox.HandlerFunc[pgx.Tx]{
+		"OrderPlaced":    book,
+		"OrderCancelled": unbook,
+	}, inbox.Ignore))
+	_ = handler
+}
+
+func ExampleTypeError() {
+	_ = inbox.Worker[pgx.Tx]{Failed: func(f inbox.Failure) {
+		var unknown *inbox.TypeError
+		if errors.As(f.Err, &unknown) {
+			log.Printf("nothing handles events of the type %q", unknown.Type)
+		}
+	}}
+}
+
 func ExampleDB_Once() {
 	run := func(ctx context.Context, pool *pgxpool.Pool, m inbox.Message) error {
 		db := inbox.Pgx(pool)
 		fresh, err := db.Once(ctx, "payments", m, func(ctx context.Context, tx pgx.Tx) error {
-			return book(ctx, tx, m.Value)
+			return book(ctx, tx, m)
 		})
 		if err == nil && !fresh {
 			log.Printf("event %s was processed before", m.ID)
@@ -60,7 +100,7 @@ func ExampleDB_Batch() {
 		outcomes := db.Batch(ctx, "payments", msgs,
 			func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error {
 				for _, m := range fresh {
-					if err := book(ctx, tx, m.Value); err != nil {
+					if err := book(ctx, tx, m); err != nil {
 						return err
 					}
 				}
@@ -132,10 +172,7 @@ func ExampleWorker() {
 		}
 
 		worker := inbox.Worker[pgx.Tx]{
-			DB: db, Consumer: "payments", Concurrency: 4, Attempts: 10,
-			Handle: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
-				return book(ctx, tx, m.Value)
-			},
+			DB: db, Consumer: "payments", Concurrency: 4, Attempts: inbox.Unlimited, Handler: book,
 			Failed: func(f inbox.Failure) {
 				log.Printf("event %s, attempt %d: %v", f.Message.ID, f.Attempt, f.Err)
 			},

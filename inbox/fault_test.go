@@ -67,8 +67,8 @@ func TestAWorkerBlamesAsTheConsumerDoes(t *testing.T) {
 			t.Fatal(n, err)
 		}
 		w := inbox.Worker[pgx.Tx]{
-			DB: db, Consumer: name, Attempts: c.attempts, BackoffMin: time.Nanosecond, BackoffMax: time.Nanosecond, HandlerTimeout: time.Second, Poll: time.Millisecond,
-			Handle: func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error { return c.handle(ctx, tx) },
+			DB: db, Consumer: name, Concurrency: 1, Attempts: c.attempts, BackoffMin: time.Nanosecond, BackoffMax: time.Nanosecond, HandlerTimeout: time.Second, Poll: time.Millisecond,
+			Handler: func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error { return c.handle(ctx, tx) },
 		}
 		failed := 0
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)

@@ -132,7 +132,7 @@ func process(role string) int {
 		}
 	}
 	worker := &inbox.Worker[pgx.Tx]{
-		DB: db, Consumer: "stored", Handle: write("stored"), Concurrency: 3,
+		DB: db, Consumer: "stored", Handler: write("stored"), Concurrency: 3, Attempts: inbox.Unlimited,
 		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond, Poll: 5 * time.Millisecond,
 	}
 	go func() { _ = worker.Run(ctx) }()

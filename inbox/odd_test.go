@@ -46,8 +46,8 @@ func TestOddMessagesAreStoredAsTheyAre(t *testing.T) {
 			FROM (SELECT *, min(id) OVER () - 1 AS first FROM inbox_messages WHERE consumer = $1) m
 			WHERE key IS NOT NULL GROUP BY lane ORDER BY min(id)) l`, driver)
 		got := map[string]inbox.Message{}
-		w := inbox.Worker[*sql.Tx]{DB: db, Consumer: driver, Handle: func(_ context.Context, _ *sql.Tx, m inbox.Message) error {
-			m.Time = m.Time.UTC()
+		w := inbox.Worker[*sql.Tx]{DB: db, Consumer: driver, Handler: func(_ context.Context, _ *sql.Tx, m inbox.Message) error {
+			m.Time, m.Group, m.Attempt = m.Time.UTC(), "", 0
 			got[m.ID] = m
 			return nil
 		}}

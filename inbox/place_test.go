@@ -149,9 +149,9 @@ func handleMessages[T any](t testing.TB, w inbox.Worker[T], n int) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	inner := w.Handle
-	w.Poll = time.Millisecond
-	w.Handle = func(ctx context.Context, tx T, m inbox.Message) error {
+	inner := w.Handler
+	w.Poll, w.Concurrency = time.Millisecond, 1
+	w.Handler = func(ctx context.Context, tx T, m inbox.Message) error {
 		if n--; n == 0 {
 			stop()
 		}

@@ -168,8 +168,8 @@ func work(t *testing.T, db *inbox.DB[pgx.Tx], consumer string) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	w := inbox.Worker[pgx.Tx]{
-		DB: db, Consumer: consumer, Attempts: 2, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond, Poll: time.Millisecond,
-		Handle: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		DB: db, Consumer: consumer, Concurrency: 1, Attempts: 2, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond, Poll: time.Millisecond,
+		Handler: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 			if m.ID == "dead" {
 				return errors.New("no")
 			}
@@ -193,7 +193,7 @@ func work(t *testing.T, db *inbox.DB[pgx.Tx], consumer string) {
 	if n != 1 || more != 0 || err != nil || errAll != nil {
 		t.Errorf("retried %d and %d, %v, %v", n, more, err, errAll)
 	}
-	w.Handle = func(context.Context, pgx.Tx, inbox.Message) error { stop(); return nil }
+	w.Handler = func(context.Context, pgx.Tx, inbox.Message) error { stop(); return nil }
 	ctx, stop = context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	if err := w.Run(ctx); err != nil {

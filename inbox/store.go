@@ -23,6 +23,9 @@ import (
 //
 // If Store fails, it makes the transaction fail, as Once does. A time outside the years 1 to 9999 is
 // stored as the first or the last moment of these years.
+//
+// Store wakes the Workers by a notification of Postgres. A transaction with one cannot be prepared
+// (PREPARE TRANSACTION), and the commits of such transactions wait for each other.
 func Store(ctx context.Context, tx any, consumer string, msgs ...Message) (stored int64, err error) {
 	return Schema("").Store(ctx, tx, consumer, msgs...)
 }
@@ -52,7 +55,9 @@ func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (st
 	}
 	// A mark without its row would be a lost message.
 	err = orFail(ctx, c, func() error {
-		stored, err = insert(ctx, c, consumer, msgs, fresh)
+		if stored, err = insert(ctx, c, consumer, msgs, fresh); err == nil && stored > 0 {
+			err = notify(ctx, c, consumer)
+		}
 		return err
 	})
 	return stored, err

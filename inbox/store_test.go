@@ -64,8 +64,11 @@ func TestAStoredMessageIsHandledAsItWasDelivered(t *testing.T) {
 			t.Errorf("%s stored %d, %v", driver, n, err)
 		}
 		var got []inbox.Message
-		w := inbox.Worker[*sql.Tx]{DB: db, Consumer: "c", Handle: func(_ context.Context, _ *sql.Tx, m inbox.Message) error {
-			m.Time = m.Time.UTC()
+		w := inbox.Worker[*sql.Tx]{DB: db, Consumer: "c", Handler: func(_ context.Context, _ *sql.Tx, m inbox.Message) error {
+			if m.Group != "c" || m.Attempt != 1 {
+				t.Errorf("%s got the group %q and attempt %d", driver, m.Group, m.Attempt)
+			}
+			m.Time, m.Group, m.Attempt = m.Time.UTC(), "", 0
 			got = append(got, m)
 			return nil
 		}}
@@ -96,7 +99,7 @@ func TestAFailedMessageHoldsUpItsKeyUntilItIsDead(t *testing.T) {
 	bad := true
 	w := &inbox.Worker[pgx.Tx]{
 		Concurrency: 4, Attempts: 3, BackoffMin: time.Hour, BackoffMax: time.Hour,
-		Handle: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		Handler: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 			if m.ID == "x1" && bad {
 				_, _ = tx.Exec(ctx, "no SQL") // the transaction fails, which a savepoint repairs
 				panic("bad \x00\xff")
@@ -167,7 +170,7 @@ func TestAMessageInWorkHoldsUpItsKey(t *testing.T) {
 	}
 	taken, proceed := make(chan string, 4), make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
-	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Concurrency: 5, Poll: time.Millisecond, Handle: func(_ context.Context, _ pgx.Tx, m inbox.Message) error {
+	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Concurrency: 5, Poll: time.Millisecond, Handler: func(_ context.Context, _ pgx.Tx, m inbox.Message) error {
 		taken <- m.ID
 		<-proceed
 		return nil
@@ -205,7 +208,7 @@ func TestADeferredConstraintIsAFailedAttempt(t *testing.T) {
 	if _, err := db.Store(t.Context(), "c", keyed("x", "x1")...); err != nil {
 		t.Fatal(err)
 	}
-	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Attempts: 1, Handle: func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
+	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Attempts: 1, Handler: func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
 		_, err := tx.Exec(ctx, "INSERT INTO strict VALUES (1, 2)")
 		return err
 	}}
@@ -220,12 +223,12 @@ func TestAMessageWithMoreAttemptsThanAllowedIsGivenUp(t *testing.T) {
 	if _, err := db.Store(t.Context(), "c", keyed("x", "x1")...); err != nil {
 		t.Fatal(err)
 	}
-	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: func(context.Context, pgx.Tx, inbox.Message) error { return errHandler }}
+	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Handler: func(context.Context, pgx.Tx, inbox.Message) error { return errHandler }}
 	for _, c := range []struct {
 		attempts int
 		state    string
-	}{{0, "pending"}, {3, "dead"}} {
-		p.exec("UPDATE inbox_messages SET attempts = 7, next_attempt_at = now()")
+	}{{inbox.Unlimited, "pending"}, {9, "pending"}, {0, "dead"}, {3, "dead"}} {
+		p.exec("UPDATE inbox_messages SET attempts = 7, failures = 7, state = 'pending', next_attempt_at = now()")
 		w.Attempts = c.attempts
 		handleMessages(t, w, 1)
 		p.expect(c.state, "SELECT state FROM inbox_messages WHERE attempts = 8")
@@ -239,7 +242,7 @@ func TestARunThatEndsFinishesWhatItHasBegun(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+	w := inbox.Worker[pgx.Tx]{DB: db, Consumer: "c", Concurrency: 1, Handler: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 		stop()
 		return effect(ctx, tx, m.ID, "")
 	}}

@@ -1,10 +1,12 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -22,36 +24,48 @@ import (
 // is handled, and while it waits for its next attempt.
 type Worker[T any] struct {
 	DB       *DB[T]
-	Consumer string
+	Consumer string // the name given to Store; each message has it as its Group
 
-	// Handle writes the effect of a message in tx. It does not end tx. If it returns an error or
-	// panics, its work is rolled back, and the message gets another attempt. ctx ends when Run has
-	// waited for Grace.
-	Handle func(ctx context.Context, tx T, m Message) error
+	// Handler writes the effect of a message. It can be the same function that Handler takes. Its ctx
+	// also ends when Run has waited for Grace.
+	Handler HandlerFunc[T]
 
-	Concurrency int // handlers at the same time; 1 by default
+	// The fields down to Logger have the names, the meaning and the defaults of consumer.Config.
 
-	// Attempts is how many failures that count a message has before it is dead: 0 means that only a
-	// Permanent error gives it up. A dead message no longer holds up its key. A failure that is not the
-	// message's fault does not count (see Retryable), and a process that is killed uses up no attempt.
-	// A serialization failure or a deadlock is repeated as in Once.
+	Concurrency int // handlers at the same time, each in a transaction; 16 by default
+
+	// Attempts is how many failures that count a message has before it is dead; 8 by default. With
+	// Unlimited, only a Permanent error gives it up. A dead message no longer holds up its key. A failure
+	// that is not the message's fault does not count (see Retryable), and a process that is killed uses
+	// up no attempt. A serialization failure or a deadlock is repeated as in Once.
 	Attempts int
 
-	// HandlerTimeout ends the ctx of Handle; 1 minute by default. Only the first 5 failures because of
-	// a deadline do not count.
+	// HandlerTimeout ends the ctx of a handler; 1 minute by default. Only the first 5 failures of a
+	// message because of a deadline do not count.
 	HandlerTimeout time.Duration
 
-	// The pause after a failed attempt doubles from BackoffMin (1 s by default) to BackoffMax (5 min by
-	// default). Chance takes away up to a half of it.
+	// The pauses between attempts double from BackoffMin (200 ms by default) to BackoffMax (10 s by
+	// default). Chance takes away up to a half of each.
 	BackoffMin, BackoffMax time.Duration
 
-	Poll  time.Duration // the pause after finding no message; 1 s by default
-	Grace time.Duration // how long handlers may go on after the end of Run's ctx; 30 s by default
+	Grace time.Duration // how long handlers may go on after the end of Run's ctx; 10 s by default
 
 	// Failed, if it is set, is called after each failed attempt, and each time that the database
 	// could not be used. Several goroutines call it.
 	Failed func(f Failure)
+
+	Logger *slog.Logger // slog.Default() by default
+
+	// Poll is the longest pause between two looks for messages; 1 s by default. Store wakes the Worker
+	// earlier by a notification of Postgres, for which the Worker opens a connection of its own. That needs
+	// pgx, or database/sql with the driver of pgx, and no pooler such as PgBouncer in transaction mode. The
+	// log says whether notifications arrive. If they do not, or one is lost, Poll is what remains.
+	Poll time.Duration
 }
+
+// Unlimited, as Attempts of a Worker or a consumer.Consumer, means that no number of failures makes a
+// message dead. A Permanent error still does.
+const Unlimited = -1
 
 // A Failure is a failed attempt.
 type Failure struct {
@@ -65,57 +79,152 @@ type Failure struct {
 // Run handles messages until ctx ends. It then takes no more, and returns when the handlers that
 // have begun are done.
 func (w *Worker[T]) Run(ctx context.Context) error {
-	if w.DB == nil || w.Handle == nil || w.Attempts < 0 || w.Concurrency < 0 {
-		return errors.New("inbox: a Worker needs DB and Handle, and its numbers must not be negative")
-	}
-	if err := check(w.Consumer); err != nil {
+	if err := w.check(); err != nil {
 		return err
 	}
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(or(w.Grace, 30*time.Second), cancel) })()
-	var wg sync.WaitGroup
-	for range max(w.Concurrency, 1) {
-		wg.Go(func() {
-			lane := []byte{}
-			for failures := 0; ctx.Err() == nil; {
-				m, err := w.one(work, &lane)
-				switch {
-				case err != nil:
-					wait := w.pause(failures + 1)
-					if w.Failed != nil {
-						f := Failure{Err: err, Pause: wait}
-						if m != nil {
-							f.Message = *m
-						}
-						w.Failed(f)
-					}
-					pause(ctx, wait)
-					failures++
-					continue
-				case m == nil && len(lane) > 0:
-					lane = lane[:0] // once around
-				case m == nil:
-					pause(ctx, or(w.Poll, time.Second))
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(cmp.Or(w.Grace, 10*time.Second), cancel) })()
+	r := &running[T]{Worker: w, wakes: make(chan struct{}, 1)}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for ctx.Err() == nil {
+			r.wake()
+			pause(ctx, w.poll()*2/3) // with its jitter, Poll at most
+		}
+	})
+	all.Go(func() { r.listen(ctx) })
+	for range cmp.Or(w.Concurrency, 16) {
+		all.Go(func() {
+			for failures := 0; ; {
+				select {
+				case <-ctx.Done():
+					return
+				case <-r.wakes:
 				}
-				failures = 0
+				m, err := r.drain(ctx, work)
+				if err == nil {
+					failures = 0
+					continue
+				}
+				failures++
+				f := Failure{Err: err, Pause: w.pause(failures)}
+				if m != nil {
+					f.Message = *m
+				}
+				r.report(f)
+				pause(ctx, f.Pause)
+				r.wake()
 			}
 		})
 	}
-	wg.Wait()
+	all.Wait()
 	return nil
 }
 
-func or(d, byDefault time.Duration) time.Duration {
-	if d <= 0 {
-		return byDefault
-	}
-	return d
+// A running is a Worker between the beginning and the end of Run.
+type running[T any] struct {
+	*Worker[T]
+	wakes chan struct{} // each has one goroutine look for a message
+	other throttle      // failures that do not count
 }
+
+// drain handles messages until it finds none, or ctx ends. With an error, it returns the message that
+// it had taken.
+func (w *running[T]) drain(ctx, work context.Context) (*Message, error) {
+	lane := []byte{}
+	for ctx.Err() == nil {
+		m, err := w.one(work, &lane)
+		switch {
+		case err != nil:
+			return m, err
+		case m == nil && len(lane) == 0:
+			return nil, nil
+		case m == nil:
+			lane = lane[:0] // once around
+		}
+	}
+	return nil, nil
+}
+
+// wake has a goroutine look for a message, now or when it has time.
+func (w *running[T]) wake() {
+	select {
+	case w.wakes <- struct{}{}:
+	default: // one will look anyway
+	}
+}
+
+func (w *Worker[T]) check() error {
+	var wrong []error
+	refuse := func(bad bool, format string, args ...any) {
+		if bad {
+			wrong = append(wrong, fmt.Errorf("inbox: Worker: "+format, args...))
+		}
+	}
+	refuse(w.DB == nil, "DB: must be set")
+	refuse(w.Handler == nil, "Handler: must be set")
+	refuse(w.Concurrency < 0, "Concurrency: must not be negative (got %d)", w.Concurrency)
+	refuse(w.Attempts < Unlimited, "Attempts: must not be negative, except for Unlimited (got %d)", w.Attempts)
+	for name, d := range map[string]time.Duration{
+		"HandlerTimeout": w.HandlerTimeout, "BackoffMin": w.BackoffMin, "BackoffMax": w.BackoffMax, "Grace": w.Grace, "Poll": w.Poll,
+	} {
+		refuse(d < 0, "%s: must not be negative (got %s)", name, d)
+	}
+	refuse(w.BackoffMax > 0 && w.BackoffMax < w.BackoffMin, "BackoffMax: must be at least BackoffMin (got %s and %s)", w.BackoffMax, w.BackoffMin)
+	return errors.Join(append(wrong, check(w.Consumer))...)
+}
+
+func (w *Worker[T]) poll() time.Duration { return cmp.Or(w.Poll, time.Second) }
 
 // pause returns the pause after an attempt.
 func (w *Worker[T]) pause(attempt int) time.Duration {
-	return backoff.Backoff{Min: or(w.BackoffMin, time.Second), Max: or(w.BackoffMax, 5*time.Minute)}.Pause(attempt)
+	low := cmp.Or(w.BackoffMin, 200*time.Millisecond)
+	return backoff.Backoff{Min: low, Max: cmp.Or(w.BackoffMax, max(low, 10*time.Second))}.Pause(attempt)
+}
+
+// report logs a failure, and calls Failed.
+func (w *running[T]) report(f Failure) {
+	about := []any{"topic", f.Message.Topic, "partition", f.Message.Partition, "offset", f.Message.Offset, "id", f.Message.ID, "err", f.Err}
+	switch {
+	case f.Dead:
+		w.logger().Error("a message is dead: it stays in inbox_messages, and its key goes on", append(about, "attempt", f.Attempt)...)
+	case f.Attempt > 0:
+		w.logger().Warn("handling a message failed", append(about, "attempt", f.Attempt)...)
+	default:
+		text := "handling fails, but not because of the message: the attempt does not count"
+		if f.Message.ID == "" {
+			text, about = "taking a message failed", []any{"err", f.Err}
+		}
+		if times := w.other.due(); times > 0 {
+			w.logger().Error(text, append(about, "times", times)...)
+		}
+	}
+	if w.Failed != nil {
+		w.Failed(f)
+	}
+}
+
+func (w *Worker[T]) logger() *slog.Logger {
+	return cmp.Or(w.Logger, slog.Default()).With("consumer", w.Consumer)
+}
+
+// A throttle counts a fault that repeats.
+type throttle struct {
+	mu    sync.Mutex
+	last  time.Time
+	times int // since last
+}
+
+// due counts the fault. It returns how often it came since the last log line if another line is due,
+// and 0 if not: there is at most one each minute.
+func (t *throttle) due() (times int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.times++; time.Since(t.last) >= time.Minute {
+		times, t.times, t.last = t.times, 0, time.Now()
+	}
+	return times
 }
 
 // claim locks the first pending message of a lane after the lane $2, if the message is due and not
@@ -136,7 +245,7 @@ LIMIT 1`
 
 // one handles a message of a lane after *lane, and sets *lane. It returns the message, or nil if it
 // found none. Its error is not the message's fault.
-func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err error) {
+func (w *running[T]) one(ctx context.Context, lane *[]byte) (found *Message, err error) {
 	var failed *Failure
 	var failures Failures
 	var id int64
@@ -155,6 +264,8 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err 
 			if found = &m; m.Scope == m.Topic {
 				m.Scope = ""
 			}
+			w.wake() // there may be more
+			m.Group, m.Attempt = w.Consumer, failures.Counted+1
 			m.Headers, err = readHeaders(headers)
 		}
 		if err == nil {
@@ -167,9 +278,9 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err 
 			return fmt.Errorf("take a message: %w", err)
 		}
 		err = tx.handle(ctx, func(ctx context.Context, own T) error {
-			ctx, cancel := context.WithTimeout(ctx, or(w.HandlerTimeout, time.Minute))
+			ctx, cancel := context.WithTimeout(ctx, cmp.Or(w.HandlerTimeout, time.Minute))
 			defer cancel()
-			return w.Handle(ctx, own, m)
+			return w.Handler(ctx, own, m)
 		})
 		if err == nil { // the handler's deferred constraints must not fail at the COMMIT
 			_, err = tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
@@ -193,8 +304,11 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err 
 	if err != nil && failed != nil {
 		err = w.DB.retry(ctx, func(tx *transaction[T]) error { return record(ctx, tx, id, failed, failures) })
 	}
-	if err == nil && failed != nil && w.Failed != nil {
-		w.Failed(*failed)
+	if err == nil && failed != nil {
+		w.report(*failed)
+		if !failed.Dead {
+			time.AfterFunc(failed.Pause, w.wake)
+		}
 	}
 	return found, err
 }
@@ -205,7 +319,7 @@ func (w *Worker[T]) failed(m Message, failures *Failures, err error) *Failure {
 	f := &Failure{Message: m, Err: err, Pause: w.pause(failures.All)}
 	if fault != FaultElsewhere {
 		f.Attempt = failures.Counted
-		f.Dead = fault == FaultPermanent || w.Attempts > 0 && failures.Counted >= w.Attempts
+		f.Dead = fault == FaultPermanent || w.Attempts != Unlimited && failures.Counted >= cmp.Or(w.Attempts, 8)
 	}
 	if f.Dead {
 		f.Pause = 0
