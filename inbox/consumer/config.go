@@ -15,14 +15,16 @@ import (
 
 // A Handler applies one message. The consumer commits the offset of the message after the
 // Handler has returned nil. So a Handler that writes to a database must have committed its
-// transaction by then.
+// transaction by then: inbox.Handler makes such a Handler.
 //
-// ctx ends after Config.HandlerTimeout, when the partition of the message goes to another member, or
+// ctx has the values of the record's own context, which hooks of the Kafka client set, for example with
+// a span of a trace. ctx ends after Config.HandlerTimeout, when the partition of the message goes to another member, or
 // when the consumer stops and Config.Grace is over. A Handler must return soon after that.
 type Handler func(ctx context.Context, m inbox.Message) error
 
 // A BatchHandler applies several messages of one partition, all or none. Messages of one key
-// are in their order. If it returns an error, it gets each of these messages alone.
+// are in their order. If it returns an error, it gets each of these messages alone. inbox.BatchHandler
+// makes a BatchHandler. ctx is as for a Handler, but only a single message brings the values of its record.
 type BatchHandler func(ctx context.Context, batch []inbox.Message) error
 
 // Order says which messages are handled one after another.
@@ -73,8 +75,9 @@ type Config struct {
 	// DeadLetterTopic, the Consumer tries such a message again until the handler accepts it. The later
 	// messages of its key wait, and its partition stops when its buffer is full.
 	DeadLetterTopic string
-	// Attempts is how often a message is handled before it is a dead letter; 8 by default. Failures
-	// that are not the message's fault do not count (see inbox.Retryable).
+	// Attempts is how often a message is handled before it is a dead letter; 8 by default. With
+	// inbox.Unlimited, only an inbox.Permanent error makes it one. Failures that are not the message's
+	// fault do not count (see inbox.Retryable).
 	Attempts int
 	// HandlerTimeout ends the ctx of a call of the handler; 1 minute by default. Only the first 5
 	// failures of a message because of a deadline do not count.
@@ -99,6 +102,10 @@ type Config struct {
 	// CommitInterval is the time between commits; 1 s by default. After a crash, what was handled since
 	// the last commit is delivered again.
 	CommitInterval time.Duration
+
+	// Failed, if it is set, is called after each failed attempt at a message. Several goroutines call it.
+	// A batch that fails because of one of its messages is no attempt.
+	Failed func(f inbox.Failure)
 
 	Logger *slog.Logger // slog.Default() by default
 }
@@ -142,10 +149,11 @@ func (c *Config) complete() error {
 	refuse(len(c.Topics) == 0, "Topics: must name at least one topic")
 	refuse((c.Handler == nil) == (c.BatchHandler == nil), "Handler, BatchHandler: exactly one of them must be set")
 	for name, n := range map[string]int{
-		"BatchSize": c.BatchSize, "Concurrency": c.Concurrency, "Attempts": c.Attempts, "Buffer": c.Buffer, "BufferBytes": c.BufferBytes,
+		"BatchSize": c.BatchSize, "Concurrency": c.Concurrency, "Buffer": c.Buffer, "BufferBytes": c.BufferBytes,
 	} {
 		refuse(n < 1, "%s: must be at least 1 (got %d)", name, n)
 	}
+	refuse(c.Attempts < 1 && c.Attempts != inbox.Unlimited, "Attempts: must be at least 1, or inbox.Unlimited (got %d)", c.Attempts)
 	for name, d := range map[string]time.Duration{
 		"HandlerTimeout": c.HandlerTimeout, "BackoffMin": c.BackoffMin, "BackoffMax": c.BackoffMax, "Grace": c.Grace, "CommitInterval": c.CommitInterval, "Keep": c.Keep,
 	} {

@@ -6,7 +6,7 @@
 // the dead letter topic has the message.
 //
 // A message can be delivered more than once: after a crash, and when a partition goes to another
-// member. The handler therefore uses [inbox.Once] or an equivalent in its transaction.
+// member. [inbox.Handler] makes a handler whose effect happens once.
 package consumer
 
 import (
@@ -39,6 +39,7 @@ type Consumer struct {
 	s          schedule
 	writing    bool // a dead letter is being written: one at a time, each is a batch of its own
 	stopping   bool
+	joined     bool  // a member of the group, even if it has no partitions
 	total      Stats // its counters
 	complaints complaints
 }
@@ -70,7 +71,8 @@ func New(cfg Config) (*Consumer, error) {
 // Run consumes until ctx ends. Then it takes no more messages, gives running handlers Config.Grace,
 // commits, and leaves the group. It waits while a fault may pass, such as brokers that cannot be
 // reached or a privilege that is missing, and logs the fault. It returns an error if it could not
-// start. Nil means that everything that was handled in the partitions that it still had is
+// start. That is a *LoginError if the brokers refuse the login. After a broker has accepted one, the
+// Consumer waits for that too, because passwords and certificates are renewed. Nil means that everything that was handled in the partitions that it still had is
 // committed. Otherwise the error is an *UncommittedError.
 func (c *Consumer) Run(ctx context.Context) error {
 	if c.started.Swap(true) {
@@ -88,6 +90,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	var background sync.WaitGroup
 	tend, stopTending := context.WithCancel(context.WithoutCancel(ctx))
+	consume, refused := context.WithCancelCause(ctx)
+	defer refused(nil)
+	background.Go(func() { c.login(consume, refused) })
 	background.Go(func() { every(tend, c.cfg.CommitInterval, func() { c.commit(tend) }) })
 	background.Go(func() {
 		compared := false
@@ -99,17 +104,18 @@ func (c *Consumer) Run(ctx context.Context) error {
 		every(tend, lagInterval, look)
 	})
 
-	for ctx.Err() == nil {
+	for consume.Err() == nil {
 		c.mu.Lock()
 		messages, _ := c.share()
 		c.mu.Unlock()
-		fetches := cl.PollRecords(ctx, min(messages, maxPoll))
+		fetches := cl.PollRecords(consume, min(messages, maxPoll))
 		c.take(fetches)
 		cl.AllowRebalance()
 	}
 
 	c.mu.Lock()
 	c.stopping = true
+	refused(nil)
 	all := c.assignment()
 	c.mu.Unlock()
 	err = c.release(all)
@@ -128,6 +134,12 @@ func (c *Consumer) Run(ctx context.Context) error {
 	select {
 	case <-closed:
 	case <-time.After(closeTimeout):
+	}
+	c.mu.Lock()
+	c.joined = false
+	c.mu.Unlock()
+	if login, ok := errors.AsType[*LoginError](context.Cause(consume)); ok {
+		return login
 	}
 	return err
 }
@@ -193,9 +205,9 @@ func (c *Consumer) take(fetches kgo.Fetches) {
 
 func (c *Consumer) item(rec *kgo.Record, now time.Time) *item {
 	it := &item{
-		epoch: rec.LeaderEpoch, offset: rec.Offset, size: len(rec.Key) + len(rec.Value), received: now,
+		epoch: rec.LeaderEpoch, offset: rec.Offset, size: len(rec.Key) + len(rec.Value), received: now, ctx: rec.Context,
 		msg: inbox.Message{
-			Topic: rec.Topic, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Value: rec.Value, Time: rec.Timestamp,
+			Group: c.cfg.Group, Topic: rec.Topic, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Value: rec.Value, Time: rec.Timestamp,
 		},
 	}
 	for _, h := range rec.Headers {
@@ -256,6 +268,7 @@ func (c *Consumer) handle(w *work) {
 	err := c.call(w)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var failure *inbox.Failure
 	c.s.running--
 	if err == nil {
 		c.total.Handled += uint64(len(w.items))
@@ -264,7 +277,13 @@ func (c *Consumer) handle(w *work) {
 		}
 		c.s.finish(w.lanes, w.items)
 	} else if !w.p.closing { // the next owner of the partition handles the message
-		c.failed(w, err)
+		failure = c.failed(w, err)
+	}
+	if failure != nil && c.cfg.Failed != nil {
+		c.dispatch() // others need not wait for Failed
+		c.mu.Unlock()
+		c.cfg.Failed(*failure)
+		c.mu.Lock()
 	}
 	w.p.ended()
 	c.flow(w.p)
@@ -279,22 +298,41 @@ func (c *Consumer) call(w *work) (err error) {
 	}()
 	ctx, cancel := context.WithTimeout(w.p.ctx, c.cfg.HandlerTimeout)
 	defer cancel()
-	if c.cfg.Handler != nil {
-		return c.cfg.Handler(ctx, w.items[0].msg)
-	}
 	batch := make([]inbox.Message, len(w.items))
 	for i, it := range w.items {
 		batch[i] = it.msg
+		batch[i].Attempt = it.failures.Counted + 1
+	}
+	if record := w.items[0].ctx; len(batch) == 1 && record != nil {
+		ctx = ofRecord{ctx, context.WithoutCancel(record)}
+	}
+	if c.cfg.Handler != nil {
+		return c.cfg.Handler(ctx, batch[0])
 	}
 	return c.cfg.BatchHandler(ctx, batch)
 }
 
-// failed decides what comes after a failure.
-func (c *Consumer) failed(w *work, err error) {
+// ofRecord is a context with the values of a record's context before its own.
+type ofRecord struct {
+	context.Context
+	values context.Context // without a cancellation
+}
+
+func (c ofRecord) Value(key any) any {
+	if v := c.values.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
+}
+
+// failed decides what comes after a failure. It returns what Config.Failed is told.
+func (c *Consumer) failed(w *work, err error) *inbox.Failure {
 	first := w.items[0]
 	counted := first.failures.Counted
 	fault := first.failures.Add(err)
 	about := []any{"topic", w.p.topic, "partition", w.p.partition, "offset", first.offset, "id", first.msg.ID, "err", err}
+	f := &inbox.Failure{Message: first.msg, Err: err}
+	f.Message.Attempt = counted + 1
 	switch {
 	case fault == inbox.FaultElsewhere:
 		c.total.Uncounted++
@@ -309,8 +347,9 @@ func (c *Consumer) failed(w *work, err error) {
 		for _, l := range w.lanes {
 			c.s.free(l)
 		}
-		return
+		return nil
 	default:
+		f.Attempt = first.failures.Counted
 		c.total.Failed++
 		if stack := stackOf(err); stack != "" {
 			about = append(about, "stack", stack)
@@ -319,22 +358,24 @@ func (c *Consumer) failed(w *work, err error) {
 		if c.cfg.DeadLetterTopic != "" {
 			if fault == inbox.FaultPermanent {
 				first.verdict = &verdict{ReasonPermanent, err}
-			} else if first.failures.Counted >= c.cfg.Attempts {
+			} else if c.cfg.Attempts != inbox.Unlimited && first.failures.Counted >= c.cfg.Attempts {
 				first.verdict = &verdict{ReasonAttempts, err}
 			}
 		}
 		if first.verdict != nil {
 			c.s.free(w.lanes[0])
-			return
+			f.Dead = true
+			return f
 		}
 	}
-	c.later(first, w.lanes...)
+	f.Pause = c.later(first, w.lanes...)
+	return f
 }
 
-// later frees lanes after the pause that the item's failures demand.
-func (c *Consumer) later(it *item, lanes ...*lane) {
-	again := backoff.Backoff{Min: c.cfg.BackoffMin, Max: c.cfg.BackoffMax}
-	time.AfterFunc(again.Pause(it.failures.All), func() {
+// later frees lanes after the pause that the item's failures demand. It returns the pause.
+func (c *Consumer) later(it *item, lanes ...*lane) time.Duration {
+	pause := backoff.Backoff{Min: c.cfg.BackoffMin, Max: c.cfg.BackoffMax}.Pause(it.failures.All)
+	time.AfterFunc(pause, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, l := range lanes {
@@ -342,6 +383,7 @@ func (c *Consumer) later(it *item, lanes ...*lane) {
 		}
 		c.dispatch()
 	})
+	return pause
 }
 
 // write writes a dead letter. The message is finished when the brokers have acknowledged the letter.

@@ -3,7 +3,10 @@ package consumer_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log"
+	"net/http"
+	"os"
 	"os/signal"
 	"syscall"
 	"time"
@@ -15,57 +18,50 @@ import (
 	"github.com/walpost/walpost/inbox/consumer"
 )
 
+// The mark of the event and its effect are in one transaction, so each event has one effect.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	book := func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		_, err := tx.Exec(ctx, "INSERT INTO bookings SELECT $1::jsonb", m.Value)
+		return err
+	}
 	c, err := consumer.New(consumer.Config{
 		Brokers:         []string{"kafka-1:9092", "kafka-2:9092"},
 		Group:           "payments",
 		Topics:          []string{"outbox.event.order"},
 		DeadLetterTopic: "payments.dead",
-		Handler: func(ctx context.Context, m inbox.Message) error {
-			log.Printf("order %s: %s", m.Key, m.Value)
-			return nil
-		},
+		Handler:         inbox.Handler(inbox.Pgx(pool), book),
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := c.Run(ctx); err != nil { // until SIGTERM
+	http.HandleFunc("/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if !c.Ready() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	go func() { log.Fatal(http.ListenAndServe(":8080", nil)) }()
+	err = c.Run(ctx) // until SIGTERM
+	var login *consumer.LoginError
+	if errors.As(err, &login) {
+		log.Fatalf("check the password and the certificates: %v", login)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-// The mark of the event and its effect are in one transaction, so each event has one effect.
-func Example_once() {
-	var pool *pgxpool.Pool
-	db := inbox.Pgx(pool)
-	handler := func(ctx context.Context, m inbox.Message) error {
-		_, err := db.Once(ctx, "payments", m, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "INSERT INTO bookings SELECT $1::jsonb", m.Value)
-			return err
-		})
-		return err
-	}
-	_ = consumer.Config{Handler: handler}
 }
 
 // One transaction for many events is for hot paths.
 func Example_batch() {
 	var pool *pgxpool.Pool
-	db := inbox.Pgx(pool)
-	batchHandler := func(ctx context.Context, batch []inbox.Message) error {
-		for _, o := range db.Batch(ctx, "payments", batch, book) {
-			if o.Err != nil {
-				return o.Err // the consumer hands over the messages one by one
-			}
-		}
-		return nil
-	}
-	_ = consumer.Config{BatchHandler: batchHandler}
+	book := func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error { return nil }
+	_ = consumer.Config{BatchHandler: inbox.BatchHandler(inbox.Pgx(pool), book)}
 }
-
-func book(context.Context, pgx.Tx, []inbox.Message) error { return nil }
 
 // An error that no other attempt can change is Permanent. A service that is away is no fault of the
 // message: Retryable.

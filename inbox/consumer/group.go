@@ -24,6 +24,7 @@ import (
 func (c *Consumer) assigned(_ context.Context, _ *kgo.Client, added map[string][]int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.joined = true
 	for topic, ids := range added {
 		for _, id := range ids {
 			p := newPartition(c.handlers, place{topic, id})
@@ -52,6 +53,7 @@ func (c *Consumer) revoked(_ context.Context, _ *kgo.Client, partitions map[stri
 // lost is told that other members may own the partitions already. Nothing is committed for them.
 func (c *Consumer) lost(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
 	c.mu.Lock()
+	c.joined = false
 	gone := c.closeDown(partitions)
 	c.forget(partitions)
 	c.mu.Unlock()

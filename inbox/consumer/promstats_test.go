@@ -37,7 +37,7 @@ func TestPrometheusSeesWhatStatsSay(t *testing.T) {
 			v.GetCounter().GetValue()+v.GetGauge().GetValue(), len(v.GetLabel())))
 	}
 	want := []string{
-		"buffered 0 3", "dead_total 0 1", "dead_waiting 0 1", "failed_total 0 1", "handled_total 3 1", "in_flight 0 1", "lag 0 3",
+		"buffered 0 3", "dead_total 0 1", "dead_waiting 0 1", "failed_total 0 1", "handled_total 3 1", "in_flight 0 1", "joined 1 1", "lag 0 3",
 		"missed_total 0 1", "oldest_seconds 0 3", "paused 0 3", "retried_total 0 1", "split_total 0 1", "uncounted_total 0 1",
 	}
 	if !slices.Equal(got, want) {

@@ -66,6 +66,7 @@ type item struct {
 	offset   int64
 	size     int
 	received time.Time
+	ctx      context.Context // of the record; may be nil
 
 	failures inbox.Failures
 	alone    bool
@@ -188,7 +189,7 @@ func (s *schedule) finish(lanes []*lane, items []*item) {
 	p := lanes[0].p
 	for _, it := range items {
 		it.done = true
-		it.msg = inbox.Message{}
+		it.msg, it.ctx = inbox.Message{}, nil
 		p.bytes -= it.size
 	}
 	for _, l := range lanes {

@@ -19,8 +19,9 @@ type Stats struct {
 	Dead      uint64 // messages that are in the dead letter topic
 	Missed    uint64 // offsets that Kafka removed before they were read
 
-	InFlight    int // calls of the handler that run
-	DeadWaiting int // messages that wait for the dead letter topic
+	Joined      bool // the Consumer is a member of its group, even if it has no partitions
+	InFlight    int  // calls of the handler that run
+	DeadWaiting int  // messages that wait for the dead letter topic
 	Partitions  []PartitionStats
 }
 
@@ -42,7 +43,7 @@ func (c *Consumer) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.total
-	s.InFlight = c.s.running
+	s.Joined, s.InFlight = c.joined, c.s.running
 	for at, p := range c.s.partitions {
 		ps := PartitionStats{Topic: at.topic, Partition: at.partition, Committed: p.committed, Buffered: len(p.pending), Paused: p.paused, Closing: p.closing, Lag: -1}
 		at := max(p.committed, p.position.Offset)
@@ -64,6 +65,15 @@ func (c *Consumer) Stats() Stats {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
 	})
 	return s
+}
+
+// Ready reports whether the Consumer does its work: it has joined its group and knows its partitions,
+// which may be none if the group has more members than partitions. It is false before, while the group
+// has lost the Consumer, and once Run's ctx has ended. Use it for a readiness probe.
+func (c *Consumer) Ready() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.joined && !c.stopping
 }
 
 func retries(w *work) (n int) {

@@ -53,6 +53,7 @@ var totals = []metric[stats]{
 	{"split_total", "Batches that failed and were handled one by one.", counter, func(s *stats) float64 { return float64(s.Split) }},
 	{"dead_total", "Messages that went to the dead letter topic.", counter, func(s *stats) float64 { return float64(s.Dead) }},
 	{"missed_total", "Offsets that Kafka removed before they were read.", counter, func(s *stats) float64 { return float64(s.Missed) }},
+	{"joined", "1 while the consumer is a member of its group.", gauge, func(s *stats) float64 { return number(s.Joined) }},
 	{"in_flight", "Calls of the handler that are running.", gauge, func(s *stats) float64 { return float64(s.InFlight) }},
 	{"dead_waiting", "Messages that wait for the dead letter topic.", gauge, func(s *stats) float64 { return float64(s.DeadWaiting) }},
 }
@@ -62,13 +63,15 @@ type partition = consumer.PartitionStats
 var ofPartitions = []metric[partition]{
 	{"lag", "Messages from the first unfinished one to the end. Absent while it is not known.", gauge, func(p *partition) float64 { return float64(p.Lag) }},
 	{"buffered", "Messages that were received and wait for their commit.", gauge, func(p *partition) float64 { return float64(p.Buffered) }},
-	{"paused", "1 while the share of the buffer that the partition has is used up.", gauge, func(p *partition) float64 {
-		if p.Paused {
-			return 1
-		}
-		return 0
-	}},
+	{"paused", "1 while the share of the buffer that the partition has is used up.", gauge, func(p *partition) float64 { return number(p.Paused) }},
 	{"oldest_seconds", "Time since the oldest unfinished message was received.", gauge, func(p *partition) float64 { return p.Oldest.Seconds() }},
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
