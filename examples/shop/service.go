@@ -84,7 +84,7 @@ func (s *service) run(ctx context.Context, work ...func(context.Context) error) 
 		return err
 	}
 	events, err := consumer.New(consumer.Config{
-		Brokers: s.brokers, Group: s.name, Topics: []string{s.hears}, Handler: s.once,
+		Brokers: s.brokers, Group: s.name, Topics: []string{s.hears}, Handler: inbox.Handler(s.inbox, s.take),
 		BackoffMin: 100 * time.Millisecond, CommitInterval: 500 * time.Millisecond,
 		Logger: slog.With("service", s.name),
 	})
@@ -123,22 +123,14 @@ func (s *service) relay() (*walpost.Relay, error) {
 	return walpost.New(cfg)
 }
 
-// once takes the effect of a message, unless it was taken before. The mark, the effect and the
-// events that follow from it are one transaction.
-func (s *service) once(ctx context.Context, m inbox.Message) error {
-	var e event
+// take takes the effect of a message in tx. The inbox has marked the message in tx, so the mark, the
+// effect and the events that follow from it are one transaction.
+func (s *service) take(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+	e := event{Type: m.Type()}
 	if err := json.Unmarshal(m.Value, &e); err != nil {
 		return inbox.Permanent(err)
 	}
-	for _, h := range m.Headers {
-		if h.Key == "eventType" {
-			e.Type = string(h.Value)
-		}
-	}
-	_, err := s.inbox.Once(ctx, s.name, m, func(ctx context.Context, tx pgx.Tx) error {
-		return s.handle(ctx, tx, e)
-	})
-	return err
+	return s.handle(ctx, tx, e)
 }
 
 // tell writes an event in the transaction that makes it true.
