@@ -162,7 +162,7 @@ func retainEverySecond(t *testing.T, pool *pgxpool.Pool) (end func() (began, exp
 		INSERT INTO inbox_generations VALUES (n, '-infinity', '-infinity');
 	END LOOP; END $$;
 	INSERT INTO inbox_processed (generation, consumer, scope, event_id) SELECT n %% %d + 2, 'other', 't', 'event ' || n FROM generate_series(1, 20000) n;
-	UPDATE inbox_generations SET started_at = now() - interval '1 year', ended_at = now() - interval '1 day' + generation * interval '2 seconds'
+	UPDATE inbox_generations SET started_at = now() - interval '1 year', ended_at = now() - interval '1 day' + generation * interval '300 milliseconds'
 		WHERE generation BETWEEN 2 AND %[2]d + 1`, 6+more, old))
 	var name string
 	if err := pool.QueryRow(t.Context(), "SELECT 'retain_' || current_database()").Scan(&name); err != nil {
@@ -177,7 +177,7 @@ func retainEverySecond(t *testing.T, pool *pgxpool.Pool) (end func() (began, exp
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var began, expired int
-	done := make(chan struct{})
+	all, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		db := inbox.Pgx(service)
@@ -196,7 +196,9 @@ func retainEverySecond(t *testing.T, pool *pgxpool.Pool) (end func() (began, exp
 			if r.Began != 0 {
 				began++
 			}
-			expired += len(r.Dropped)
+			if expired += len(r.Dropped); expired >= old && began >= 2 && len(r.Dropped) > 0 {
+				close(all)
+			}
 			select {
 			case <-ticks:
 			case <-ctx.Done():
@@ -205,6 +207,10 @@ func retainEverySecond(t *testing.T, pool *pgxpool.Pool) (end func() (began, exp
 		}
 	}()
 	end = sync.OnceValues(func() (int, int) {
+		select { // a quick machine is done before
+		case <-all:
+		case <-time.After(time.Minute):
+		}
 		stop()
 		<-done
 		service.Close()
