@@ -18,7 +18,7 @@ import (
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
-	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/relay"

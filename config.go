@@ -10,11 +10,11 @@ import (
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
+	"github.com/walpost/walpost/internal/lib/topicname"
 	"github.com/walpost/walpost/internal/parking"
-	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/internal/statelog"
-	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
@@ -256,7 +256,7 @@ func (c *Config) replication() replication.Config {
 func (c *Config) routing() router.Config {
 	cfg := router.Config{Tables: []string{}, Updates: slices.Contains(c.Source.Publish, "update"), Options: c.Router, Records: c.Records}
 	for _, name := range c.Source.AllTables() {
-		if t, err := pg.ParseTable(name); err == nil { // replication reports the others
+		if t, err := pgname.ParseTable(name); err == nil { // replication reports the others
 			cfg.Tables = append(cfg.Tables, t.Schema+"."+t.Name)
 		}
 	}

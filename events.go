@@ -15,9 +15,9 @@ import (
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/lib/topicname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/statelog"
-	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/router"
 )

@@ -14,6 +14,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/advice"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/poll"
@@ -41,7 +42,7 @@ func (r *Relay) formerSlot(ctx context.Context) (slot string, err error) {
 		pid, err = poll.Holder(ctx, conn, r.cfg.Name)
 	} else {
 		var found []struct{ PID int32 }
-		found, err = pg.Rows[struct{ PID int32 }](ctx, conn, "read the slot", "SELECT coalesce(active_pid, 0) AS pid FROM pg_replication_slots WHERE slot_name = "+pg.QuoteLiteral(rec.Slot))
+		found, err = pg.Rows[struct{ PID int32 }](ctx, conn, "read the slot", "SELECT coalesce(active_pid, 0) AS pid FROM pg_replication_slots WHERE slot_name = "+pgname.QuoteLiteral(rec.Slot))
 		for _, f := range found {
 			slot, pid = rec.Slot, f.PID
 		}
@@ -58,7 +59,7 @@ func (r *Relay) formerName(name string) bool {
 	if r.cfg.polls() { // of is a slot, whose name has no dot
 		return !strings.Contains(of, ".")
 	}
-	return slices.ContainsFunc(r.rows.Names.Tables, func(t pg.Table) bool { return of == t.String() })
+	return slices.ContainsFunc(r.rows.Names.Tables, func(t pgname.Table) bool { return of == t.String() })
 }
 
 // formerRecord reports whether rec, which has such a name, is of the other kind of source.

@@ -17,6 +17,7 @@ import (
 	"github.com/walpost/walpost/internal/command/verify"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
@@ -111,7 +112,7 @@ func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, made bool,
 	}
 	if f == nil {
 		outbox := *r.source.Config()
-		table = replication.SetupSQL(outbox, replication.SetupOptions{Tables: []pg.Table{set.Table}}) + "\n"
+		table = replication.SetupSQL(outbox, replication.SetupOptions{Tables: []pgname.Table{set.Table}}) + "\n"
 	}
 	rights := ""
 	if role := r.cfg.SetupRole; role != "" {

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	ipg "github.com/walpost/walpost/internal/pg"
+
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // as has the cleaner connect as a new role, and returns its name.
@@ -77,7 +79,7 @@ func TestATableThatCannotBeCleanedKeepsNoOther(t *testing.T) {
 	p.exec(part("outbox_a", -6, -5), part("outbox_b", -5, -4), "CREATE TABLE aside (LIKE outbox)", "CREATE TABLE other (LIKE outbox)", "ALTER PUBLICATION pub ADD TABLE aside, other",
 		"INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-6 days 2 hours'", "INSERT INTO outbox SELECT 2, date_trunc('day', now()) + '-5 days 2 hours'",
 		"INSERT INTO other VALUES (3, now() - interval '1 day')")
-	p.cfg.Tables = []ipg.Table{{Schema: "public", Name: "aside"}, {Schema: "public", Name: "outbox"}, {Schema: "public", Name: "other"}}
+	p.cfg.Tables = []pgname.Table{{Schema: "public", Name: "aside"}, {Schema: "public", Name: "outbox"}, {Schema: "public", Name: "other"}}
 	role := p.as()
 	p.exec("GRANT SELECT, DELETE, UPDATE ON outbox, outbox_b, other TO " + role)
 	p.run()

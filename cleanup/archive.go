@@ -9,12 +9,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/condition"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
 // An Archive is what the catalog says of an archive table and of the table whose old rows it takes.
 type Archive struct {
-	Table, Of pg.Table `json:"-"`
+	Table, Of pgname.Table `json:"-"`
 	Exists    bool
 	// Unfit are the relations that are not ordinary logged tables, among the archive and its
 	// partitions. A foreign table commits for itself, and a crash empties an unlogged one.
@@ -34,7 +35,7 @@ type Archive struct {
 }
 
 // LookAtArchive reads what the catalog says of the archive of t.
-func LookAtArchive(ctx context.Context, conn *pgconn.PgConn, t, archive pg.Table, publication string) (*Archive, error) {
+func LookAtArchive(ctx context.Context, conn *pgconn.PgConn, t, archive pgname.Table, publication string) (*Archive, error) {
 	a, err := pg.Row[Archive](ctx, conn, "look at archive table "+archive.String(), fmt.Sprintf(`WITH a AS (SELECT * FROM pg_class WHERE oid = %[1]s),
  tree AS (SELECT oid, true AS below FROM a UNION SELECT p.relid, true FROM a, pg_partition_tree(a.oid) p UNION SELECT p.relid, false FROM a, pg_partition_ancestors(a.oid) p),
  col AS (SELECT s.attname AS source, d.attname AS target, format('%%s %%s', quote_ident(s.attname), format_type(s.atttypid, s.atttypmod)) AS definition, s.attnum,
@@ -51,13 +52,13 @@ SELECT EXISTS (SELECT FROM a) AS exists,
  (SELECT json_agg(source ORDER BY attnum) FROM col WHERE fits AND generated = '') AS columns,
  EXISTS (SELECT FROM a WHERE has_schema_privilege(relnamespace, 'USAGE')) AS may_use,
  EXISTS (SELECT FROM a WHERE has_table_privilege(oid, 'INSERT')) AS may_insert`,
-		archive.OID(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(publication)))
+		archive.OID(), pgname.QuoteLiteral(t.SQL()), pgname.QuoteLiteral(publication)))
 	a.Table, a.Of = archive, t
 	return &a, err
 }
 
 // archive reads the archive of t. The error says why it cannot take rows.
-func (c *Cleaner) archive(ctx context.Context, t pg.Table) (*Archive, error) {
+func (c *Cleaner) archive(ctx context.Context, t pgname.Table) (*Archive, error) {
 	a, err := LookAtArchive(ctx, c.conn, t, t.Archive(c.cfg.ArchiveTable), c.cfg.Publication)
 	if err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func (c *Cleaner) archive(ctx context.Context, t pg.Table) (*Archive, error) {
 // It is one transaction, which holds off changes of both tables. So each column that a row has is
 // copied, and each row is in exactly one of the two tables whenever the process or the server ends. The
 // result is the number of rows and the time of the last one.
-func (c *Cleaner) moveBatch(ctx context.Context, t, leaf pg.Table, old string, args [][]byte) (row [][]byte, err error) {
+func (c *Cleaner) moveBatch(ctx context.Context, t, leaf pgname.Table, old string, args [][]byte) (row [][]byte, err error) {
 	err = c.exec(ctx, "begin", "BEGIN", fmt.Sprintf("LOCK TABLE ONLY %s, ONLY %s IN ROW EXCLUSIVE MODE", leaf.SQL(), t.Archive(c.cfg.ArchiveTable).SQL()))
 	var a *Archive
 	if err == nil {
@@ -82,9 +83,9 @@ func (c *Cleaner) moveBatch(ctx context.Context, t, leaf pg.Table, old string, a
 	if err == nil {
 		columns := make([]string, len(a.Columns))
 		for i, name := range a.Columns {
-			columns[i] = pg.QuoteIdent(name)
+			columns[i] = pgname.QuoteIdent(name)
 		}
-		list, column := strings.Join(columns, ", "), pg.QuoteIdent(c.cfg.TimeColumn)
+		list, column := strings.Join(columns, ", "), pgname.QuoteIdent(c.cfg.TimeColumn)
 		row, err = c.one(ctx, "move to "+a.Table.String(), old+`,
  gone AS (DELETE FROM ONLY `+leaf.SQL()+` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.*),
  moved AS (INSERT INTO `+a.Table.SQL()+` (`+list+`) OVERRIDING SYSTEM VALUE SELECT `+list+` FROM gone RETURNING 1)

@@ -30,6 +30,7 @@ import (
 	"github.com/walpost/walpost/internal/age"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -59,7 +60,7 @@ type Config struct {
 type Settings struct {
 	Config
 
-	Tables []pg.Table
+	Tables []pgname.Table
 	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in
 	// UTC.
 	TimeColumn string
@@ -95,7 +96,7 @@ func (c *Config) Validate(timeColumn string) (found conf.Problems) {
 		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: the column says how old a row is", c.Mode), nil)
 	}
 	if c.ArchiveTable != "" {
-		_, err := pg.ParseTable(c.ArchiveTable)
+		_, err := pgname.ParseTable(c.ArchiveTable)
 		found.Try("cleanup.archive_table", err)
 	}
 	return found
@@ -136,9 +137,9 @@ type Cleaner struct {
 	keep     string   // a condition on the rows of the present table: the row stays
 	notes    []string // hints of this pass, which the next pass reports
 	// rests are the tables and partitions that the cleanup leaves alone for a while. Run's goroutine only.
-	rests    map[pg.Table]rest
-	searched map[pg.Table]search // what earlier passes found in a table, while Postgres is the same
-	limit    time.Duration       // attachLimit, or less in a test
+	rests    map[pgname.Table]rest
+	searched map[pgname.Table]search // what earlier passes found in a table, while Postgres is the same
+	limit    time.Duration           // attachLimit, or less in a test
 
 	mu     sync.Mutex
 	status Status
@@ -154,7 +155,7 @@ func New(cfg Settings) *Cleaner {
 		cfg.Batch = defaultBatch
 	}
 	return &Cleaner{
-		cfg: cfg, piece: pieceBlocks, keep: "false", limit: attachLimit, rests: map[pg.Table]rest{}, searched: map[pg.Table]search{},
+		cfg: cfg, piece: pieceBlocks, keep: "false", limit: attachLimit, rests: map[pgname.Table]rest{}, searched: map[pgname.Table]search{},
 	}
 }
 
@@ -222,7 +223,7 @@ func (c *Cleaner) drop() {
 	pg.Close(c.conn)
 	c.conn = nil
 	c.horizon.forget()
-	maps.DeleteFunc(c.rests, func(_ pg.Table, r rest) bool { return r.why == "" }) // what takes too long does so on another connection too
+	maps.DeleteFunc(c.rests, func(_ pgname.Table, r rest) bool { return r.why == "" }) // what takes too long does so on another connection too
 	clear(c.searched)
 }
 
@@ -339,7 +340,7 @@ const (
 )
 
 // rest leaves t alone after an attempt that took a while.
-func (c *Cleaner) rest(t pg.Table, took time.Duration, place string) {
+func (c *Cleaner) rest(t pgname.Table, took time.Duration, place string) {
 	left := rest{place: place}
 	if pause := min(attemptShare*took, longestRest); pause > c.cfg.Every {
 		left.until = time.Now().Add(pause)
@@ -348,13 +349,13 @@ func (c *Cleaner) rest(t pg.Table, took time.Duration, place string) {
 }
 
 // tooLong leaves t alone after an attempt that took too long.
-func (c *Cleaner) tooLong(t pg.Table, format string, args ...any) {
+func (c *Cleaner) tooLong(t pgname.Table, format string, args ...any) {
 	c.rests[t] = rest{until: time.Now().Add(tooLongRest), why: fmt.Sprintf(format, args...)}
 	c.note("%s", c.rests[t].why)
 }
 
 // resting reports whether t is left alone.
-func (c *Cleaner) resting(t pg.Table) bool {
+func (c *Cleaner) resting(t pgname.Table) bool {
 	r := c.rests[t]
 	if !time.Now().Before(r.until) {
 		return false
@@ -376,14 +377,14 @@ func (c *Cleaner) note(format string, args ...any) {
 }
 
 // lacks adds the statement that grants the missing right, if err is about a right.
-func (c *Cleaner) lacks(t pg.Table, err error) error {
+func (c *Cleaner) lacks(t pgname.Table, err error) error {
 	if pg.SQLState(err) != pg.StateNoRight {
 		return err
 	}
 	if c.cfg.Mode == DropPartitions {
-		return fmt.Errorf("%w; role %s must own the table and its partitions: ALTER TABLE %s OWNER TO %[2]s; (walpost check names the partitions of other roles)", err, pg.QuoteIdent(c.role), t.SQL())
+		return fmt.Errorf("%w; role %s must own the table and its partitions: ALTER TABLE %s OWNER TO %[2]s; (walpost check names the partitions of other roles)", err, pgname.QuoteIdent(c.role), t.SQL())
 	}
-	return fmt.Errorf("%w; run: GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", err, pg.QuoteIdent(c.cfg.TimeColumn), t.SQL(), pg.QuoteIdent(c.role))
+	return fmt.Errorf("%w; run: GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", err, pgname.QuoteIdent(c.cfg.TimeColumn), t.SQL(), pgname.QuoteIdent(c.role))
 }
 
 func (c *Cleaner) waits(why string) { c.update(func(s *Status) { s.Waiting = why }) }

@@ -10,6 +10,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -37,7 +38,7 @@ func (s *Settings) Conditions(l *condition.List, t *pg.TableFacts, filter string
 	case at < 0:
 		l.Fail(name, fix.Fix{
 			fix.Words("Set source.time_column to the column that says when a row was written, or:"),
-			fix.SQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s timestamptz NOT NULL DEFAULT now();", table, pg.QuoteIdent(column))),
+			fix.SQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s timestamptz NOT NULL DEFAULT now();", table, pgname.QuoteIdent(column))),
 		}, "%s has no column %s (source.time_column)", t.Table, column)
 	case !isTime(&t.Relation.Columns[at]):
 		l.Fail(name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."),
@@ -55,7 +56,7 @@ func (s *Settings) Conditions(l *condition.List, t *pg.TableFacts, filter string
 		if t.Partitioned() {
 			how = "" // Postgres refuses it there
 		}
-		l.Warn("index for the "+name, fix.BySQL(fmt.Sprintf("CREATE INDEX%s ON %s (%s);", how, table, pg.QuoteIdent(column))),
+		l.Warn("index for the "+name, fix.BySQL(fmt.Sprintf("CREATE INDEX%s ON %s (%s);", how, table, pgname.QuoteIdent(column))),
 			"no index of %s begins with %s: each pass of the cleanup reads the whole table", t.Table, column)
 		return true
 	default:
@@ -66,7 +67,7 @@ func (s *Settings) Conditions(l *condition.List, t *pg.TableFacts, filter string
 
 // Conditions judges whether an archive can take rows, in the order in which a person should repair it. role is walpost's.
 func (a *Archive) Conditions(l *condition.List, role string) {
-	table, quoted := a.Table.SQL(), pg.QuoteIdent(role)
+	table, quoted := a.Table.SQL(), pgname.QuoteIdent(role)
 	fail := func(by fix.Fix, why string, args ...any) {
 		l.Fail("archive of "+a.Of.String(), by, "archive table %s %s: old rows are not removed", a.Table, fmt.Sprintf(why, args...))
 	}
@@ -89,13 +90,13 @@ func (a *Archive) Conditions(l *condition.List, role string) {
 	if len(a.Required) > 0 {
 		drops := make([]string, len(a.Required))
 		for i, name := range a.Required {
-			drops[i] = "ALTER COLUMN " + pg.QuoteIdent(name) + " DROP NOT NULL"
+			drops[i] = "ALTER COLUMN " + pgname.QuoteIdent(name) + " DROP NOT NULL"
 		}
 		fail(fix.BySQL(fmt.Sprintf("ALTER TABLE %s %s;", table, strings.Join(drops, ", "))),
 			"does not fit: %s may not be NULL there, and may be missing in a row of %s", strings.Join(a.Required, ", "), a.Of)
 	}
 	if !a.MayUse || !a.MayInsert {
-		fail(fix.BySQL(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT ON %s TO %[2]s;", pg.QuoteIdent(a.Table.Schema), quoted, table)),
+		fail(fix.BySQL(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT ON %s TO %[2]s;", pgname.QuoteIdent(a.Table.Schema), quoted, table)),
 			"may not be written by role %s", role)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/condition"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -93,11 +94,11 @@ type search struct {
 }
 
 // deleteFrom removes rows of leaf, which is t or a partition of t.
-func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64) error {
+func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pgname.Table, below uint64) error {
 	if c.resting(leaf) {
 		return nil
 	}
-	column, session, at := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session, c.searched[leaf]
+	column, session, at := pgname.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session, c.searched[leaf]
 	if at.below != below || at.keep != c.keep {
 		at = search{below: below, keep: c.keep, from: "-infinity"}
 	}

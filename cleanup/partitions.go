@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -26,7 +27,7 @@ const (
 
 // partition is one partition with bounds, as seconds since 1970. MINVALUE and MAXVALUE are infinite.
 type partition struct {
-	pg.Table
+	pgname.Table
 	from, to float64
 	pending  bool // a concurrent detach has begun and not finished
 	plain    bool // an ordinary table whose rows are in the WAL; others are never dropped
@@ -38,7 +39,7 @@ func (p partition) endless() bool { return math.IsInf(p.to-p.from, 1) }
 
 // partitions returns the partitions of t that have bounds, in their order, and the default partition,
 // or nil. It returns an error if t is not partitioned by range of the time column.
-func (c *Cleaner) partitions(ctx context.Context, t *pg.TableFacts) (parts []partition, rest *pg.Table, err error) {
+func (c *Cleaner) partitions(ctx context.Context, t *pg.TableFacts) (parts []partition, rest *pgname.Table, err error) {
 	if !c.cfg.fitsRange(t) {
 		return nil, nil, fmt.Errorf("cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
 	}
@@ -61,12 +62,12 @@ func (c *Cleaner) partitions(ctx context.Context, t *pg.TableFacts) (parts []par
 	}
 	for _, r := range found {
 		if r.Rest {
-			rest = &pg.Table{Schema: r.Schema, Name: r.Name}
+			rest = &pgname.Table{Schema: r.Schema, Name: r.Name}
 		}
 		if r.Begins == nil || r.Ends == nil {
 			continue
 		}
-		p := partition{Table: pg.Table{Schema: r.Schema, Name: r.Name}, pending: r.Pending, plain: r.Ordinary, closed: r.Closed}
+		p := partition{Table: pgname.Table{Schema: r.Schema, Name: r.Name}, pending: r.Pending, plain: r.Ordinary, closed: r.Closed}
 		if p.from, err = strconv.ParseFloat(*r.Begins, 64); err == nil {
 			p.to, err = strconv.ParseFloat(*r.Ends, 64)
 		}
@@ -127,11 +128,11 @@ func (c *Cleaner) makeAhead(ctx context.Context, t *pg.TableFacts) error {
 	}
 	for _, p := range plan(parts, clock.Now) {
 		from, to := stamp(p[0]), stamp(p[1])
-		part := pg.Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
+		part := pgname.Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
 		// Use one transaction, because a table that is not attached would block the next attempt.
 		err := c.change(ctx, "create partition "+part.String(), append(slices.Clip(limit),
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL EXCLUDING IDENTITY)", part.SQL(), t.SQL()),
-			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.SQL(), part.SQL(), pg.QuoteLiteral(from), pg.QuoteLiteral(to)))...)
+			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.SQL(), part.SQL(), pgname.QuoteLiteral(from), pgname.QuoteLiteral(to)))...)
 		switch {
 		case pg.SQLState(err) == pg.StateCheck && rest != nil:
 			c.note("partition %s is not created, because the default partition %s has rows from %s to %s", part, rest, from, to)
@@ -161,7 +162,7 @@ func partName(table string, from, width float64) string {
 		layout = "20060102_150405"
 	}
 	suffix := "_p" + time.Unix(int64(from), 0).UTC().Format(layout)
-	return pg.CutName(table, len(suffix)) + suffix
+	return pgname.CutName(table, len(suffix)) + suffix
 }
 
 // dropOld detaches partitions whose rows are all old and delivered, and drops detached partitions.
@@ -203,7 +204,7 @@ func (c *Cleaner) dropOld(ctx context.Context, t *pg.TableFacts, below uint64) e
 }
 
 // detachOld detaches p if it is old and has no row that must stay.
-func (c *Cleaner) detachOld(ctx context.Context, t pg.Table, p partition, below uint64, hasDefault bool) error {
+func (c *Cleaner) detachOld(ctx context.Context, t pgname.Table, p partition, below uint64, hasDefault bool) error {
 	if p.pending {
 		err := c.exec(ctx, "finish detaching "+p.String(), fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s FINALIZE", t.SQL(), p.SQL()))
 		if givesWay(err) {
@@ -244,9 +245,9 @@ type look struct {
 // attempt has work remove a partition, unless the row is still there that kept it the last time, or the
 // last attempt has taken so long that the next one has to wait. So a partition of many GB is not read
 // again in each pass because of one row at its end.
-func (c *Cleaner) attempt(ctx context.Context, t pg.Table, below uint64, work func() (look, error)) error {
+func (c *Cleaner) attempt(ctx context.Context, t pgname.Table, below uint64, work func() (look, error)) error {
 	if place := c.rests[t].place; place != "" {
-		found, err := c.staying(ctx, t, below, "t.ctid = "+pg.QuoteLiteral(place)+"::tid")
+		found, err := c.staying(ctx, t, below, "t.ctid = "+pgname.QuoteLiteral(place)+"::tid")
 		if found.place != "" || err != nil {
 			return err
 		}
@@ -268,7 +269,7 @@ func (c *Cleaner) attempt(ctx context.Context, t pg.Table, below uint64, work fu
 // table neither holds back VACUUM nor exceeds the timeout of a statement. It misses rows that are
 // written to a piece after the piece was read. Therefore the answer is reliable only for a table that
 // takes no more rows.
-func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (look, error) {
+func (c *Cleaner) allDelivered(ctx context.Context, t pgname.Table, below uint64) (look, error) {
 	session, file := c.cfg.Progress().Session, int64(-1)
 	for from := int64(0); ; from += c.piece {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
@@ -297,20 +298,20 @@ func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (l
 
 // lookInto returns the table's file, its size in blocks, and a row of the blocks in [from, to) that has
 // to stay. The statement locks the table, so the file does not change while it reads.
-func (c *Cleaner) lookInto(t pg.Table, below uint64, from, to int64) string {
+func (c *Cleaner) lookInto(t pgname.Table, below uint64, from, to int64) string {
 	return fmt.Sprintf(`SELECT pg_relation_filenode(%[1]s::regclass)::int8 AS file, pg_relation_size(%[1]s::regclass) / current_setting('block_size')::int8 AS blocks,
  place, kept FROM (SELECT) one LEFT JOIN LATERAL (%[2]s) found ON true`,
-		pg.QuoteLiteral(t.SQL()), c.stays(t, below, fmt.Sprintf("t.ctid >= '(%d,0)'::tid AND t.ctid < '(%d,0)'::tid", from, to)))
+		pgname.QuoteLiteral(t.SQL()), c.stays(t, below, fmt.Sprintf("t.ctid >= '(%d,0)'::tid AND t.ctid < '(%d,0)'::tid", from, to)))
 }
 
 // stays selects a row of t that has to stay, among those that where selects.
-func (c *Cleaner) stays(t pg.Table, below uint64, where string) string {
+func (c *Cleaner) stays(t pgname.Table, below uint64, where string) string {
 	return fmt.Sprintf("SELECT t.ctid::text AS place, %[1]s AS kept FROM ONLY %[2]s t, %[3]s r WHERE %[4]s AND (NOT %[5]s OR %[1]s) LIMIT 1",
 		c.keep, t.SQL(), next, where, delivered(strconv.FormatUint(below, 10)))
 }
 
 // staying reads a row of t that has to stay, among those that where selects.
-func (c *Cleaner) staying(ctx context.Context, t pg.Table, below uint64, where string) (look, error) {
+func (c *Cleaner) staying(ctx context.Context, t pgname.Table, below uint64, where string) (look, error) {
 	found, err := pg.Rows[struct {
 		Place string
 		Kept  bool
@@ -322,13 +323,13 @@ func (c *Cleaner) staying(ctx context.Context, t pg.Table, below uint64, where s
 	return look{place: found[0].Place}, nil
 }
 
-func (c *Cleaner) noteKept(t pg.Table, kept bool) {
+func (c *Cleaner) noteKept(t pgname.Table, kept bool) {
 	if kept {
 		c.note("partition %s stays: it has rows of dead or parked events (walpost dead list)", t)
 	}
 }
 
-func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uint64, hasDefault bool) (look, error) {
+func (c *Cleaner) detach(ctx context.Context, t pgname.Table, p partition, below uint64, hasDefault bool) (look, error) {
 	if found, err := c.allDelivered(ctx, p.Table, below); err != nil || !found.done {
 		return found, err
 	}
@@ -364,10 +365,10 @@ func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uin
 // (TestARowCannotBeWrittenToAPartitionThatIsBeingDetached). Therefore the partition is shut while
 // it is attached. All its writers have ended then, and a later writer gets an error instead of
 // losing an event.
-func (c *Cleaner) shut(ctx context.Context, t pg.Table, p partition) (done bool, err error) {
+func (c *Cleaner) shut(ctx context.Context, t pgname.Table, p partition) (done bool, err error) {
 	err = c.change(ctx, "close "+p.String(),
 		"ALTER TABLE "+p.SQL()+" ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
-		fmt.Sprintf("COMMENT ON TABLE %s IS %s", p.SQL(), pg.QuoteLiteral(remark+t.Schema+"."+t.Name)))
+		fmt.Sprintf("COMMENT ON TABLE %s IS %s", p.SQL(), pgname.QuoteLiteral(remark+t.Schema+"."+t.Name)))
 	if givesWay(err) {
 		return false, nil
 	}
@@ -385,9 +386,9 @@ func (c *Cleaner) change(ctx context.Context, step string, sql ...string) error 
 
 // dropDetached drops the partitions that this or an earlier process has detached, when all their rows
 // are delivered.
-func (c *Cleaner) dropDetached(ctx context.Context, t pg.Table, below uint64) error {
-	found, err := pg.Rows[pg.Table](ctx, c.conn, "find detached partitions", `SELECT n.nspname AS schema, c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = `+pg.QuoteLiteral(remark+t.Schema+"."+t.Name)+`
+func (c *Cleaner) dropDetached(ctx context.Context, t pgname.Table, below uint64) error {
+	found, err := pg.Rows[pgname.Table](ctx, c.conn, "find detached partitions", `SELECT n.nspname AS schema, c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = `+pgname.QuoteLiteral(remark+t.Schema+"."+t.Name)+`
  AND EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`')`)
 	if err != nil {
 		return err

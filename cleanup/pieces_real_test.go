@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	ipg "github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // beforeSecondPiece runs do once in the next pass: when the first partition was looked into but for its first piece. A pass asks four times
@@ -105,7 +105,7 @@ func TestAPieceIsReadByItself(t *testing.T) {
 			p.exec("CREATE TABLE outbox_old (id int, created_at timestamptz, filler text)")
 			p.fill("outbox_old")
 			p.run() // connects
-			plan, err := p.conn.Exec(p.ctx, "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) "+p.lookInto(ipg.Table{Schema: "public", Name: "outbox_old"}, 1000000000, 4, 8)).ReadAll()
+			plan, err := p.conn.Exec(p.ctx, "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) "+p.lookInto(pgname.Table{Schema: "public", Name: "outbox_old"}, 1000000000, 4, 8)).ReadAll()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -46,7 +47,7 @@ func (c *Cleaner) mark(ctx context.Context) (mark, error) {
 // reads the slot, because the relay may read from another server.
 func (c *Cleaner) slot(ctx context.Context) (cdc.LSN, error) {
 	found, err := pg.Rows[struct{ At cdc.LSN }](ctx, c.conn, "read the slot", `SELECT confirmed_flush_lsn AS at FROM pg_replication_slots
- WHERE slot_name = `+pg.QuoteLiteral(c.cfg.Slot)+` AND active AND confirmed_flush_lsn IS NOT NULL AND NOT pg_is_in_recovery()`)
+ WHERE slot_name = `+pgname.QuoteLiteral(c.cfg.Slot)+` AND active AND confirmed_flush_lsn IS NOT NULL AND NOT pg_is_in_recovery()`)
 	switch {
 	case err != nil:
 		return 0, err
@@ -95,7 +96,7 @@ func (c *Cleaner) keeps(t *pg.TableFacts) (string, error) {
 	if c.cfg.Mode != DropPartitions {
 		c.note("the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)")
 	}
-	return fmt.Sprintf("(coalesce(t.%s::text, '') = ANY (%s::text[])) IS TRUE", pg.QuoteIdent(id), array(c.kept)), nil
+	return fmt.Sprintf("(coalesce(t.%s::text, '') = ANY (%s::text[])) IS TRUE", pgname.QuoteIdent(id), array(c.kept)), nil
 }
 
 // array is the literal of an array, for SQL that adds the type.
@@ -104,7 +105,7 @@ func array(texts []string) string {
 	for i, text := range texts {
 		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 	}
-	return pg.QuoteLiteral("{" + strings.Join(quoted, ",") + "}")
+	return pgname.QuoteLiteral("{" + strings.Join(quoted, ",") + "}")
 }
 
 // givesWay reports whether err means that others use the table, or that it took too long this time.

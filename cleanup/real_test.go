@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
-	ipg "github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -79,7 +79,7 @@ func newPlace(t *testing.T, version, ddl string, cfg Settings) *place {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Tables, cfg.TimeColumn, cfg.Slot, cfg.Publication = []ipg.Table{{Schema: "public", Name: "outbox"}}, "created_at", p.slot, "pub"
+	cfg.Tables, cfg.TimeColumn, cfg.Slot, cfg.Publication = []pgname.Table{{Schema: "public", Name: "outbox"}}, "created_at", p.slot, "pub"
 	cfg.Connect = func(ctx context.Context) (*pgconn.PgConn, error) { return pgconn.Connect(ctx, p.dsn) }
 	cfg.Progress = func() Progress {
 		p.mu.Lock()
@@ -502,7 +502,7 @@ func TestATableWithOtherPartitionsStopsNoOther(t *testing.T) {
 			set += " WHERE (id > 1)"
 		}
 		p.exec(set)
-		p.cfg.Tables = append([]ipg.Table{{Schema: "public", Name: "another"}}, p.cfg.Tables...)
+		p.cfg.Tables = append([]pgname.Table{{Schema: "public", Name: "another"}}, p.cfg.Tables...)
 		if err := p.pass(p.ctx); err == nil || !strings.Contains(err.Error(), "cleanup of public.another: cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (created_at)") {
 			t.Errorf("filtered: %t: %v", filtered, err)
 		}

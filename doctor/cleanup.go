@@ -11,6 +11,7 @@ import (
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -98,17 +99,17 @@ func (x *examination) cleanup() {
 
 // cleanupRights judges what the role may do with a table. Only the owner may make and drop partitions.
 func (x *examination) cleanupRights(name string, t *pg.TableFacts, c *cleanedTable) {
-	role, quoted := x.f.Server.Role, pg.QuoteIdent(x.f.Server.Role)
+	role, quoted := x.f.Server.Role, pgname.QuoteIdent(x.f.Server.Role)
 	if !x.cfg.Outbox.Owns {
 		if len(c.Barred) == 0 {
 			return
 		}
 		grants := make([]string, 0, 4)
 		if !c.MayUse {
-			grants = append(grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", pg.QuoteIdent(t.Schema), quoted))
+			grants = append(grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", pgname.QuoteIdent(t.Schema), quoted))
 		}
 		for _, leaf := range c.Barred[:min(3, len(c.Barred))] {
-			grants = append(grants, fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", pg.QuoteIdent(x.cfg.Outbox.Time()), leaf, quoted))
+			grants = append(grants, fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", pgname.QuoteIdent(x.cfg.Outbox.Time()), leaf, quoted))
 		}
 		by := fix.BySQL(strings.Join(grants, " "))
 		if t.Partitioned() {
@@ -126,7 +127,7 @@ func (x *examination) cleanupRights(name string, t *pg.TableFacts, c *cleanedTab
 			"role %s may not drop %s, which belong to others", role, condition.Some(c.Foreign))
 	}
 	if !c.MayCreate {
-		x.Fail(name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(t.Schema), quoted)),
+		x.Fail(name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pgname.QuoteIdent(t.Schema), quoted)),
 			"role %s may not create tables in schema %s: walpost cannot create partitions for future rows", role, t.Schema)
 	}
 	if len(c.Unplain) > 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/replication"
@@ -158,7 +159,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			cfg := valid()
-			f := &ipg.Facts{Server: ipg.Server{Version: 170011, Role: "u", Database: "shop", KeepMB: 40960}, Publication: &ipg.Publication{}, Tables: []ipg.TableFacts{{Table: ipg.Table{Schema: "public", Name: "outbox"}, OID: 7, Readable: true}}}
+			f := &ipg.Facts{Server: ipg.Server{Version: 170011, Role: "u", Database: "shop", KeepMB: 40960}, Publication: &ipg.Publication{}, Tables: []ipg.TableFacts{{Table: pgname.Table{Schema: "public", Name: "outbox"}, OID: 7, Readable: true}}}
 			x := &examination{cfg: &cfg, f: f, makes: true, settings: settings{
 				MaxWALMB: 1024, ConnLimit: -1, SeesAll: true, WorkMem: 64 << 10, rate: 4 << 20, measured: 2 * time.Second, rateMeasured: true,
 			}}

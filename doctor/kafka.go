@@ -11,7 +11,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/internal/lib/topicname"
 	"github.com/walpost/walpost/sink"
 )
 

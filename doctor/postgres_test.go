@@ -23,6 +23,7 @@ import (
 
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/replication"
@@ -374,7 +375,7 @@ func TestAnExaminationKnowsWhetherItsConnectionIsInTLS(t *testing.T) {
 	for name, block := range map[string]*pem.Block{"server.crt": {Type: "CERTIFICATE", Bytes: cert}, "server.key": {Type: "EC PRIVATE KEY", Bytes: private}} {
 		path := filepath.Join(pg.DataDir(), name)
 		// COPY TO a program would do it as the server's account; a file that is there keeps its owner.
-		pg.Exec(t, w.dsn, "COPY (SELECT 1) TO "+ipg.QuoteLiteral(path))
+		pg.Exec(t, w.dsn, "COPY (SELECT 1) TO "+pgname.QuoteLiteral(path))
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

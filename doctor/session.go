@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fix"
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/size"
 )
 
@@ -53,7 +53,7 @@ const (
 func (x *examination) sessions() {
 	s := &x.f.Server
 	set := func(setting string) fix.Fix {
-		return fix.BySQL(fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s;", pg.QuoteIdent(s.Role), pg.QuoteIdent(s.Database), setting))
+		return fix.BySQL(fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s;", pgname.QuoteIdent(s.Role), pgname.QuoteIdent(s.Database), setting))
 	}
 	if x.ReadOnly && !s.Recovery {
 		by := set("default_transaction_read_only = off")
@@ -98,7 +98,7 @@ func (x *examination) spilled() {
 	for want < memory+size.Bytes(x.Spilled.Bytes/max(x.Spilled.Txns, 1)) {
 		want *= 2
 	}
-	by := fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB';", pg.QuoteIdent(x.f.Server.Role), want>>20)), fix.Words("then restart walpost.")}
+	by := fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB';", pgname.QuoteIdent(x.f.Server.Role), want>>20)), fix.Words("then restart walpost.")}
 	if want > most {
 		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory, one transaction would need " + want.Roughly() + ".")
 	}

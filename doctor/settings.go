@@ -12,6 +12,7 @@ import (
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -65,7 +66,7 @@ func settingsQuery(slot string) string {
  (SELECT setting::bigint FROM pg_settings WHERE name = 'statement_timeout') AS statement_timeout,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'transaction_timeout') AS transaction_timeout,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'logical_decoding_work_mem') AS work_mem,
- (SELECT to_json(d) FROM pg_stat_replication_slots d WHERE d.slot_name = ` + pg.QuoteLiteral(slot) + `) AS spilled`
+ (SELECT to_json(d) FROM pg_stat_replication_slots d WHERE d.slot_name = ` + pgname.QuoteLiteral(slot) + `) AS spilled`
 }
 
 // examineSettings reads and judges what only a doctor looks at. What it cannot read is a warning, because a run does not rest on
@@ -154,13 +155,13 @@ func (x *examination) rights() {
 		x.Warn("superuser", fix.ByWords("Create another role, and name it in source.dsn: "+fault.Command("setup", "--role=walpost")), "role %s is a superuser, which walpost does not need", s.Role)
 	}
 	if x.ConnLimit >= 0 && x.ConnLimit < leastConnections && !s.Super {
-		x.Warn("connection limit", fix.BySQL("ALTER ROLE "+pg.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;"),
+		x.Warn("connection limit", fix.BySQL("ALTER ROLE "+pgname.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;"),
 			"role %s may have %d connections at a time; walpost run needs up to %d, and the other commands and a standby relay need their own", s.Role, x.ConnLimit, leastConnections)
 	}
 	if x.SeesAll {
 		x.OK("monitoring", "role %s sees the sessions of other roles", s.Role)
 	} else {
-		x.Warn("monitoring", fix.BySQL("GRANT pg_monitor TO "+pg.QuoteIdent(s.Role)+";"),
+		x.Warn("monitoring", fix.BySQL("GRANT pg_monitor TO "+pgname.QuoteIdent(s.Role)+";"),
 			"role %s cannot see the sessions of other roles: if a session holds WAL back, walpost knows only its process id", s.Role)
 	}
 	for i := range x.f.Tables {
@@ -170,7 +171,7 @@ func (x *examination) rights() {
 				"role %s may not read %s: a snapshot, walpost recover and a cleanup would fail", s.Role, t.Table)
 		}
 		if t.Secured {
-			x.Warn("row-level security", fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", pg.QuoteIdent(s.Role))), fix.Words("or add a policy that shows it every row.")},
+			x.Warn("row-level security", fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", pgname.QuoteIdent(s.Role))), fix.Words("or add a policy that shows it every row.")},
 				"row-level security of %s applies to role %s: the stream has every row, but a snapshot and walpost recover miss some", t.Table, s.Role)
 		}
 	}

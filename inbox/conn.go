@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/internal/lib/anytx"
 )
 
 // A DB opens the transactions that handlers run in. T is pgx.Tx or *sql.Tx. A DB can be used by

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/internal/lib/anytx"
 )
 
 // channel is where Store notifies. The payload is the name of the consumer.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/internal/lib/anytx"
 )
 
 // Once calls fn unless the consumer has processed the event of m already. It reports whether it

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/internal/lib/anytx"
 )
 
 // Store writes messages into inbox_messages in the caller's transaction, and returns how many are

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/walpost/walpost/internal/anytx"
-	"github.com/walpost/walpost/internal/backoff"
+	"github.com/walpost/walpost/internal/lib/anytx"
+	"github.com/walpost/walpost/internal/lib/backoff"
 )
 
 // A Worker handles stored messages. Any number of workers of any number of processes share the

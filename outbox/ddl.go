@@ -1,6 +1,6 @@
 package outbox
 
-import "github.com/walpost/walpost/internal/outboxtable"
+import "github.com/walpost/walpost/internal/lib/outboxtable"
 
 // DDL returns the SQL that makes the table, and the SQL that drops it. It is the table that walpost
 // setup makes, with the type of Options.PayloadType, and with the columns of Options.Headers in place

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // Emit emits events with the columns of the default table. See Outbox.Emit.
@@ -19,8 +19,8 @@ func Emit(ctx context.Context, tx any, prefix string, events ...Event) error {
 // into no table. walpost relays them if source.messages.prefix is the prefix. The rules are those of
 // Write. Nothing but the WAL has these events: if the slot is lost, they are lost.
 func (o *Outbox) Emit(ctx context.Context, tx any, prefix string, events ...Event) error {
-	if prefix == "" || !pg.IsPrefix(prefix) {
-		return fmt.Errorf("outbox: the prefix must have 1 to %d bytes and no control characters (got %q)", pg.MaxPrefix, prefix)
+	if prefix == "" || !pgname.IsPrefix(prefix) {
+		return fmt.Errorf("outbox: the prefix must have 1 to %d bytes and no control characters (got %q)", pgname.MaxPrefix, prefix)
 	}
 	to, rows, err := o.prepare(ctx, tx, events)
 	if err != nil || len(rows) == 0 {
@@ -33,7 +33,7 @@ func (o *Outbox) Emit(ctx context.Context, tx any, prefix string, events ...Even
 	_, err = to.Exec(ctx, "SELECT pg_logical_emit_message(true, $1::text, convert_to(content, 'UTF8')) FROM unnest($2::text[]) AS content",
 		prefix, arrayText(contents, 0, false))
 	if err != nil {
-		return fmt.Errorf("outbox: emit %d events with the prefix %s: %w", len(events), pg.QuoteLiteral(prefix), err)
+		return fmt.Errorf("outbox: emit %d events with the prefix %s: %w", len(events), pgname.QuoteLiteral(prefix), err)
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/walpost/walpost/internal/anytx"
-	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/internal/lib/anytx"
+	"github.com/walpost/walpost/internal/lib/topicname"
 )
 
 // A row is the values of an event, in the order of the columns. nil is NULL.

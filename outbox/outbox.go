@@ -20,9 +20,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/walpost/walpost/internal/outboxtable"
-	"github.com/walpost/walpost/internal/pg"
-	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
+	"github.com/walpost/walpost/internal/lib/pgname"
+	"github.com/walpost/walpost/internal/lib/topicname"
 )
 
 // An Event is one row of the outbox, and one record in Kafka.
@@ -103,7 +103,7 @@ func New(opts Options) (*Outbox, error) {
 	if opts.Topic == nil {
 		opts.Topic = func(aggregateType string) string { return topicname.DefaultPrefix + aggregateType }
 	}
-	name, err := pg.ParseTable(opts.Table)
+	name, err := pgname.ParseTable(opts.Table)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: Options.Table: %w", err)
 	}
@@ -112,7 +112,7 @@ func New(opts Options) (*Outbox, error) {
 	}
 	taken := append(slices.Clone(columns), outboxtable.DefaultTimeColumn, outboxtable.DefaultOrderColumn)
 	for _, h := range opts.Headers {
-		err := pg.CheckName(h)
+		err := pgname.CheckName(h)
 		if err == nil && (strings.ContainsAny(h, ",:") || h != strings.TrimSpace(h) || slices.Contains(taken, h)) {
 			err = fmt.Errorf("must be a name that no other column has, without commas, colons, and leading or trailing spaces (got %q)", h)
 		}
@@ -146,7 +146,7 @@ func (o *Outbox) insertInto(columns []string) string {
 		case i == headersColumn && len(o.opts.Headers) == 0:
 			typ = "jsonb"
 		}
-		names = append(names, pg.QuoteIdent(c))
+		names = append(names, pgname.QuoteIdent(c))
 		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, typ))
 	}
 	// unnest returns the elements in their order.

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/walpost/walpost/internal/anytx"
-	"github.com/walpost/walpost/internal/outboxtable"
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/anytx"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // Written returns the events that the transaction tx has written to the table, in their order. A
@@ -24,7 +24,7 @@ func (o *Outbox) Written(ctx context.Context, tx any) (events []Event, err error
 	}
 	names := make([]string, len(o.columns))
 	for i, c := range o.columns {
-		names[i] = pg.QuoteIdent(c)
+		names[i] = pgname.QuoteIdent(c)
 	}
 	text := names[payloadColumn]
 	if o.opts.PayloadType != "bytea" {

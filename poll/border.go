@@ -6,6 +6,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -72,5 +73,5 @@ func (s *cursor) beyond(alias string, from uint64) string {
 	if b := s.src.border; b == nil || from >= b.XMax {
 		return ""
 	}
-	return fmt.Sprintf(" AND NOT pg_visible_in_snapshot(%s, %s)", s.xid(alias), pg.QuoteLiteral(s.src.sees))
+	return fmt.Sprintf(" AND NOT pg_visible_in_snapshot(%s, %s)", s.xid(alias), pgname.QuoteLiteral(s.src.sees))
 }

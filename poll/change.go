@@ -9,6 +9,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -118,7 +119,7 @@ func (s *cursor) done(ctx context.Context, former *Former) (where string, end ui
 		return where, end, nil
 	}
 	open := s.condition("t", at, below)
-	last, err := pg.Row[struct{ At *int64 }](ctx, s.conn, "find the last delivered row", fmt.Sprintf("SELECT max(%s) AS at FROM %s WHERE %s = %s AND %s", s.rows.order, s.rows.from, s.rows.id, pg.QuoteLiteral(former.Last), open))
+	last, err := pg.Row[struct{ At *int64 }](ctx, s.conn, "find the last delivered row", fmt.Sprintf("SELECT max(%s) AS at FROM %s WHERE %s = %s AND %s", s.rows.order, s.rows.from, s.rows.id, pgname.QuoteLiteral(former.Last), open))
 	if err == nil && last.At != nil {
 		where, end = fmt.Sprintf("(%s OR %s AND %s <= %d)", where, open, s.rows.order, *last.At), max(end, below)
 	}

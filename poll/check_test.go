@@ -6,6 +6,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/condition"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
@@ -32,7 +33,7 @@ func TestThePolledTableIsExamined(t *testing.T) {
 		"a trigger beside the cursor":        {Cursor, guard("UPDATE"), ""},
 	} {
 		dsn := server.Database(t)
-		set := Settings{Config: DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pg.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
+		set := Settings{Config: DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pgname.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
 		set.Strategy, set.XIDColumn = c.strategy, "xid"
 		server.Exec(t, dsn, "CREATE TABLE outbox (id text, key text, payload text, at timestamptz, seq bigint GENERATED ALWAYS AS IDENTITY)", c.sql)
 		server.Exec(t, dsn, set.SetupSQL(nil))
@@ -54,7 +55,7 @@ func TestTheIndexOfTransactionsIsDemanded(t *testing.T) {
 	server := testenv.Postgres(t, "14")
 	dsn := server.Database(t)
 	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
-	set := Settings{Config: DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pg.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
+	set := Settings{Config: DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pgname.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
 	set.XIDColumn = "xid"
 	server.Exec(t, dsn, "CREATE TABLE outbox (id text, key text, payload text, at timestamptz, seq bigint GENERATED ALWAYS AS IDENTITY)", set.SetupSQL(nil), "DROP INDEX outbox_xid_seq_idx")
 	for _, c := range []struct {

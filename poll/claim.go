@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/backoff"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/backoff"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )

@@ -14,6 +14,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -39,7 +40,7 @@ func ready(alias string, takeOver bool) string {
 // another client between two transactions cannot keep both the process and the token.
 func (s *claimer) setUp(ctx context.Context) error {
 	s.token = rand.Text()
-	return s.exec(ctx, "set up the session", planSettings+"; "+flushSettings+"; SET "+tokenSetting+" = "+pg.QuoteLiteral(s.token))
+	return s.exec(ctx, "set up the session", planSettings+"; "+flushSettings+"; SET "+tokenSetting+" = "+pgname.QuoteLiteral(s.token))
 }
 
 const tokenSetting = "walpost.session"
@@ -79,12 +80,12 @@ func pooled(before, now int32) error {
 
 // claimedBySession is the condition for a row that this session has claimed. It can be NULL.
 func (s *claimer) claimedBySession(alias string) string {
-	return fmt.Sprintf("(%[1]s.claimed_by = %[2]s AND %[1]s.claimed_until >= now())", alias, pg.QuoteLiteral(s.name))
+	return fmt.Sprintf("(%[1]s.claimed_by = %[2]s AND %[1]s.claimed_until >= now())", alias, pgname.QuoteLiteral(s.name))
 }
 
 // claimedByProcess is the condition for a row that a session of this process has claimed.
 func (s *claimer) claimedByProcess(alias string) string {
-	return fmt.Sprintf("starts_with(%s.claimed_by, %s)", alias, pg.QuoteLiteral(s.worker+"#"))
+	return fmt.Sprintf("starts_with(%s.claimed_by, %s)", alias, pgname.QuoteLiteral(s.worker+"#"))
 }
 
 // leftOut is the condition for the rows of t whose key no look leaves out.
@@ -94,7 +95,7 @@ func (s *claimer) leftOut() string {
 	}
 	keys := make([]string, 0, len(s.avoid))
 	for key := range s.avoid {
-		keys = append(keys, pg.QuoteLiteral(key))
+		keys = append(keys, pgname.QuoteLiteral(key))
 	}
 	r := s.Session.rows
 	return fmt.Sprintf("(%s IS NULL OR %[1]s <> ALL (ARRAY[%s]::text[]))", r.key, strings.Join(keys, ", "))
@@ -276,7 +277,7 @@ func (s *claimer) alreadyClaimed(r *claimed) bool {
 
 // claiming are the columns of a row that a name has claimed now.
 func (s *claimer) claiming(name string) string {
-	return fmt.Sprintf("claimed_by = %s, claimed_until = statement_timestamp() + interval '%d milliseconds'", pg.QuoteLiteral(name), s.Claims.set.Lease.Milliseconds())
+	return fmt.Sprintf("claimed_by = %s, claimed_until = statement_timestamp() + interval '%d milliseconds'", pgname.QuoteLiteral(name), s.Claims.set.Lease.Milliseconds())
 }
 
 // withoutBlocked leaves out the rows that an older row of their key blocks. The query has a newer
@@ -319,7 +320,7 @@ func rowList(rows []*claimed) string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, "(%d::bigint, %s::text, %d::bigint)", r.order, pg.QuoteLiteral(r.id), r.number)
+		fmt.Fprintf(&b, "(%d::bigint, %s::text, %d::bigint)", r.order, pgname.QuoteLiteral(r.id), r.number)
 	}
 	b.WriteString(") d (at, id, number)")
 	return b.String()

@@ -8,7 +8,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fix"
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // claimColumns are the columns by which workers share a table.
@@ -25,7 +25,7 @@ var claimColumns = []struct{ name, base, definition string }{
 func workerColumns() string {
 	names := make([]string, len(claimColumns))
 	for i, c := range claimColumns {
-		names[i] = pg.QuoteLiteral(c.name)
+		names[i] = pgname.QuoteLiteral(c.name)
 	}
 	return "ARRAY[" + strings.Join(names, ", ") + "]"
 }
@@ -40,7 +40,7 @@ const (
 func hasIndex(table uint32, rows string, columns ...string) string {
 	names := make([]string, len(columns))
 	for i, c := range columns {
-		names[i] = pg.QuoteLiteral(c)
+		names[i] = pgname.QuoteLiteral(c)
 	}
 	return fmt.Sprintf(`EXISTS (SELECT FROM pg_index i WHERE i.indrelid = %d AND i.indisvalid AND coalesce(pg_get_expr(i.indpred, i.indrelid), '') = '%s'
   AND ARRAY[%s] = (SELECT array_agg(a.attname::text ORDER BY k.n) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (at, n) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.at WHERE k.n <= %d))`,
@@ -81,12 +81,12 @@ func (s *Settings) claimIndexSQL(how, keyColumn string, f *Facts) (sql []string)
 	make := func(columns string) {
 		sql = append(sql, fmt.Sprintf("CREATE INDEX%s ON %s (%s) WHERE finished_at IS NULL;", how, s.Table.SQL(), columns))
 	}
-	order := pg.QuoteIdent(s.OrderColumn)
+	order := pgname.QuoteIdent(s.OrderColumn)
 	if f == nil || !f.OpenByOrder {
 		make(order)
 	}
 	if keyColumn != "" && (f == nil || !f.OpenByKey) {
-		make(pg.QuoteIdent(keyColumn) + ", " + order)
+		make(pgname.QuoteIdent(keyColumn) + ", " + order)
 	}
 	return sql
 }
@@ -97,9 +97,9 @@ func (s *Settings) claimingRights(role string) string {
 	for i, c := range claimColumns {
 		names[i] = c.name
 	}
-	sql := fmt.Sprintf("GRANT UPDATE (%s) ON %s TO %s;", strings.Join(names, ", "), s.Table.SQL(), pg.QuoteIdent(role))
+	sql := fmt.Sprintf("GRANT UPDATE (%s) ON %s TO %s;", strings.Join(names, ", "), s.Table.SQL(), pgname.QuoteIdent(role))
 	if s.Strategy == Delete {
-		sql += fmt.Sprintf("\nGRANT DELETE ON %s TO %s;", s.Table.SQL(), pg.QuoteIdent(role))
+		sql += fmt.Sprintf("\nGRANT DELETE ON %s TO %s;", s.Table.SQL(), pgname.QuoteIdent(role))
 	}
 	return sql
 }

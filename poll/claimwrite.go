@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -105,12 +106,12 @@ func (s *claimer) write(ctx context.Context, rows []*claimed) ([]*claimed, error
 		}
 		why := "NULL"
 		if r.why != "" {
-			why = pg.QuoteLiteral(storable(r.why))
+			why = pgname.QuoteLiteral(storable(r.why))
 		}
 		if b.Len() > 0 {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, "(%d::bigint, %s::text, %d::bigint, %t, %d, %s::text, %d)", r.order, pg.QuoteLiteral(r.id), r.number, r.end == delivered, r.attempts, why, pause.Milliseconds())
+		fmt.Fprintf(&b, "(%d::bigint, %s::text, %d::bigint, %t, %d, %s::text, %d)", r.order, pgname.QuoteLiteral(r.id), r.number, r.end == delivered, r.attempts, why, pause.Milliseconds())
 	}
 	table := s.Session.rows.from
 	open := s.matchesOpen(rows)

@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -69,7 +70,7 @@ func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, e
 		return nil, err
 	}
 	all := pg.Facts{}
-	if err := (pg.Names{Tables: []pg.Table{s.Table}}).DescribePublished(ctx, conn, &all); err != nil {
+	if err := (pg.Names{Tables: []pgname.Table{s.Table}}).DescribePublished(ctx, conn, &all); err != nil {
 		return nil, err
 	}
 	table := &all.Tables[0]
@@ -86,7 +87,7 @@ func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, e
  has_table_privilege(%[1]d, 'DELETE') AS deletable, %[7]s AS openbyorder, %[8]s AS openbykey,
  EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = %[1]d AND t.tgenabled <> 'D' AND p.prosrc LIKE '%%' || %[3]s || '%%') AS notify,
  coalesce((SELECT q.seqcache FROM pg_sequence q WHERE q.seqrelid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass), 0) AS cache`,
-		table.OID, hasIndex(table.OID, allRows, s.XIDColumn, s.OrderColumn), pg.QuoteLiteral(channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(table.Relation)),
+		table.OID, hasIndex(table.OID, allRows, s.XIDColumn, s.OrderColumn), pgname.QuoteLiteral(channel(s.Table)), pgname.QuoteLiteral(s.Table.SQL()), pgname.QuoteLiteral(s.orderIn(table.Relation)),
 		workerColumns(), hasIndex(table.OID, openRows, s.OrderColumn), hasIndex(table.OID, openRows, s.Key(table.Relation), s.OrderColumn), s.writes()))
 	f.Server, f.Table, f.Unique = server, *table, f.Unique || f.Cache > 0
 	if f.Hidden = pg.SQLState(err) == pg.StateNoRight; f.Hidden {
@@ -155,7 +156,7 @@ func (s *Settings) needs(l *condition.List, f *Facts) {
 			return
 		}
 	}
-	order := fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY;", sql, pg.QuoteIdent(s.OrderColumn))
+	order := fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY;", sql, pgname.QuoteIdent(s.OrderColumn))
 	switch i := rel.Index(s.OrderColumn); {
 	case i < 0:
 		fail("source.order_column", fix.BySQL(order), "table %s has no column %q, which source.order_column names", t.Table, s.OrderColumn)
@@ -168,7 +169,7 @@ func (s *Settings) needs(l *condition.List, f *Facts) {
 		return
 	}
 	const xid = "source.poll.xid_column"
-	column := pg.QuoteIdent(s.XIDColumn)
+	column := pgname.QuoteIdent(s.XIDColumn)
 	switch i := rel.Index(s.XIDColumn); {
 	case i < 0:
 		fail(xid, fix.BySQL(xidColumnSQL(t.Table, s.XIDColumn)), "table %s has no column %s", t.Table, s.XIDColumn)
@@ -226,6 +227,6 @@ func (s *Settings) costs(l *condition.List, f *Facts) {
 }
 
 // xidColumnSQL adds the column that source.poll.xid_column names.
-func xidColumnSQL(t pg.Table, column string) string {
-	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8 NOT NULL DEFAULT pg_current_xact_id();", t.SQL(), pg.QuoteIdent(column))
+func xidColumnSQL(t pgname.Table, column string) string {
+	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8 NOT NULL DEFAULT pg_current_xact_id();", t.SQL(), pgname.QuoteIdent(column))
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -56,7 +57,7 @@ func (c *Config) Claims() bool { return c.Strategy == Claim || c.Strategy == Del
 // Validate returns what is wrong with the keys together. conf.Check has what is wrong with each.
 func (c *Config) Validate() (found conf.Problems) {
 	const xid = "source.poll.xid_column"
-	switch err := pg.CheckName(c.XIDColumn); {
+	switch err := pgname.CheckName(c.XIDColumn); {
 	case c.XIDColumn == "" && c.Strategy == Cursor:
 		found.Add(xid, conf.Required, "with source.poll.strategy: cursor. Name a column of the type xid8 (with xid_column: xid, walpost setup prints the SQL that creates it). "+
 			"Or set source.poll.strategy to delete, which needs no such column", nil)
@@ -81,7 +82,7 @@ type Settings struct {
 
 	Name  string // of the relay
 	DB    pg.Database
-	Table pg.Table
+	Table pgname.Table
 	// OrderColumn grows with every row. TimeColumn, if not empty, says when a row was written.
 	OrderColumn, TimeColumn string
 	// Snapshot is what a first start does with the rows that are there: with "initial" it begins with the

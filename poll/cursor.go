@@ -7,6 +7,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -101,7 +102,9 @@ func (s *cursor) condition(alias string, from, below uint64) string {
 }
 
 // xid is the column of the row's transaction id.
-func (s *cursor) xid(alias string) string { return alias + "." + pg.QuoteIdent(s.src.set.XIDColumn) }
+func (s *cursor) xid(alias string) string {
+	return alias + "." + pgname.QuoteIdent(s.src.set.XIDColumn)
+}
 
 func (s *cursor) atLeast(alias string, from uint64) string {
 	return s.compare(alias, ">=", from) + s.beyond(alias, from)

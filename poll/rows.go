@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
 )
@@ -47,7 +48,7 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 	case f.CommitTimes && !s.Claims(): // a claim is an UPDATE, which has another commit time
 		r.Time = pg.Micros("pg_xact_commit_timestamp(t.xmin)")
 	case i >= 0 && rel.Columns[i].BaseName == "timestamptz":
-		column := "t." + pg.QuoteIdent(s.TimeColumn)
+		column := "t." + pgname.QuoteIdent(s.TimeColumn)
 		r.Time = "CASE WHEN isfinite(" + column + ") THEN " + pg.Micros(column) + " END"
 	}
 	if s.Claims() {
@@ -63,20 +64,22 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 // event id and the key as text, and keyColumn is the key as it is; "" for no key.
 func (r *rowReader) as(alias string) string { return r.facts.From(alias) }
 
-func (r *rowReader) orderOf(alias string) string { return alias + "." + pg.QuoteIdent(r.columns.order) }
+func (r *rowReader) orderOf(alias string) string {
+	return alias + "." + pgname.QuoteIdent(r.columns.order)
+}
 
 func (r *rowReader) idOf(alias string) string {
 	if r.columns.id == "" {
 		return "''"
 	}
-	return alias + "." + pg.QuoteIdent(r.columns.id) + "::text"
+	return alias + "." + pgname.QuoteIdent(r.columns.id) + "::text"
 }
 
 func (r *rowReader) keyColumn(alias string) string {
 	if r.columns.key == "" {
 		return ""
 	}
-	return alias + "." + pg.QuoteIdent(r.columns.key)
+	return alias + "." + pgname.QuoteIdent(r.columns.key)
 }
 
 func (r *rowReader) keyOf(alias string) string {

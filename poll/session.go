@@ -10,6 +10,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -73,7 +74,7 @@ func (s *Session) Start(ctx context.Context, _ cdc.Position) error {
 	if err := s.recheck(ctx); err != nil {
 		return err
 	}
-	if _, err := s.conn.Exec(ctx, "LISTEN "+pg.QuoteIdent(channel(s.src.set.Table))).ReadAll(); err != nil {
+	if _, err := s.conn.Exec(ctx, "LISTEN "+pgname.QuoteIdent(channel(s.src.set.Table))).ReadAll(); err != nil {
 		return pg.Classify(fmt.Errorf("listen for new rows: %w", err))
 	}
 	if c, ok := s.strategy.(*claimer); ok {

@@ -8,12 +8,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
 // channel is the channel on which the trigger of a table notifies.
-func channel(t pg.Table) string { return fmt.Sprintf("walpost_%08x", uint32(digest(t.String()))) }
+func channel(t pgname.Table) string { return fmt.Sprintf("walpost_%08x", uint32(digest(t.String()))) }
 
 // SetupSQL is the SQL that makes what polling needs of a table that exists, and that f does not have.
 // A nil f has nothing. It is "" if nothing is missing.
@@ -72,7 +73,7 @@ func (s *Settings) indexSQL(f *Facts) (sql []string) {
 		sql = s.claimIndexSQL(how, s.Key(rel), f)
 	}
 	if s.XIDColumn != "" && (f == nil || !f.Index) {
-		sql = append(sql, fmt.Sprintf("CREATE INDEX%s ON %s (%s, %s);", how, s.Table.SQL(), pg.QuoteIdent(s.XIDColumn), pg.QuoteIdent(s.OrderColumn)))
+		sql = append(sql, fmt.Sprintf("CREATE INDEX%s ON %s (%s, %s);", how, s.Table.SQL(), pgname.QuoteIdent(s.XIDColumn), pgname.QuoteIdent(s.OrderColumn)))
 	}
 	return sql
 }
@@ -86,7 +87,7 @@ func (s *Settings) setupTable(f *Facts) (steps []outboxtable.Step) {
 	if f != nil {
 		rel = f.Table.Relation
 		if rel.Index(s.OrderColumn) < 0 { // a new table has it
-			add("The order of the rows of one key. Writers of one key must take turns.\nPostgres writes each row of the table again for this column, and writers wait until it has done so.", "ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY;", sql, pg.QuoteIdent(s.OrderColumn))
+			add("The order of the rows of one key. Writers of one key must take turns.\nPostgres writes each row of the table again for this column, and writers wait until it has done so.", "ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY;", sql, pgname.QuoteIdent(s.OrderColumn))
 		}
 	}
 	if s.Claims() {
@@ -122,7 +123,7 @@ func (s *Settings) DescribeRole(ctx context.Context, conn *pgconn.PgConn, f *Fac
  coalesce((SELECT count(*) = %d AND bool_and(has_column_privilege(r.oid, c.oid, a.attnum, 'UPDATE')) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = ANY (%s) AND NOT a.attisdropped)
   AND (%t OR has_table_privilege(r.oid, c.oid, 'DELETE')), false) AS writes
 FROM (SELECT) one LEFT JOIN pg_roles r ON r.rolname = %s LEFT JOIN pg_class c ON c.oid = %d`,
-		len(claimColumns), workerColumns(), s.Strategy != Delete, pg.QuoteLiteral(role), table))
+		len(claimColumns), workerColumns(), s.Strategy != Delete, pgname.QuoteLiteral(role), table))
 }
 
 // MissingRights is the SQL that makes a role, or grants the rights that it needs and does not have.
@@ -130,9 +131,9 @@ func (s *Settings) MissingRights(has RoleFacts, role string) (sql string) {
 	switch {
 	case !has.Exists:
 		sql = outboxtable.Comment(`The role of walpost. Give it a password if pg_hba.conf asks for one (\password in psql).`) +
-			"CREATE ROLE " + pg.QuoteIdent(role) + " LOGIN;\n"
+			"CREATE ROLE " + pgname.QuoteIdent(role) + " LOGIN;\n"
 	case !has.Login:
-		sql = "ALTER ROLE " + pg.QuoteIdent(role) + " LOGIN;\n"
+		sql = "ALTER ROLE " + pgname.QuoteIdent(role) + " LOGIN;\n"
 	}
 	if !has.Reads {
 		sql += pg.ReadingRights(s.Table, role) + "\n"
@@ -145,7 +146,7 @@ func (s *Settings) MissingRights(has RoleFacts, role string) (sql string) {
 
 // function is the name of the function that notifies.
 func (s *Settings) function() string {
-	return pg.QuoteIdent(s.Table.Schema) + "." + pg.QuoteIdent(channel(s.Table))
+	return pgname.QuoteIdent(s.Table.Schema) + "." + pgname.QuoteIdent(channel(s.Table))
 }
 
 // UndoSQL removes what Setup makes beside the table.

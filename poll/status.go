@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/age"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -52,7 +53,7 @@ func (b *Blocker) String() string {
 func (b *Blocker) End() string {
 	switch {
 	case b.Prepared != "":
-		return "ROLLBACK PREPARED " + pg.QuoteLiteral(b.Prepared) + ";"
+		return "ROLLBACK PREPARED " + pgname.QuoteLiteral(b.Prepared) + ";"
 	case b.PID != 0:
 		return fmt.Sprintf("SELECT pg_terminate_backend(%d);", b.PID)
 	}

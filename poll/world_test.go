@@ -10,13 +10,14 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-var outbox = ipg.Table{Schema: "public", Name: "outbox"}
+var outbox = pgname.Table{Schema: "public", Name: "outbox"}
 
 // A world is a fresh database with an outbox, and a source that polls it.
 type world struct {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/checkpoint"
-	"github.com/walpost/walpost/internal/backoff"
+	"github.com/walpost/walpost/internal/lib/backoff"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
 

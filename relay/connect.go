@@ -9,8 +9,8 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/advice"
-	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/backoff"
 	"github.com/walpost/walpost/relay/internal/records"
 	"github.com/walpost/walpost/relay/internal/sessions"
 )

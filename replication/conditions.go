@@ -8,6 +8,7 @@ import (
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -130,7 +131,7 @@ func (j *judgement) server() {
 func (j *judgement) slot() {
 	const name = condition.Slot
 	s := j.f.Slot
-	other := fix.Fix{fix.Words("Set source.slot to another name, or drop that slot if nobody needs it:"), fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(j.cfg.Slot) + ");")}
+	other := fix.Fix{fix.Words("Set source.slot to another name, or drop that slot if nobody needs it:"), fix.SQL("SELECT pg_drop_replication_slot(" + pgname.QuoteLiteral(j.cfg.Slot) + ");")}
 	switch {
 	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Version < pg.FailoverVersion:
 		j.misconfigured(name, fix.ByWords("Leave source.failover out, or upgrade to Postgres 17."),
@@ -182,7 +183,7 @@ func (j *judgement) goodSlot(s *pg.Slot) {
 		j.OK(name, "slot %s exists, confirmed up to %s, WAL %s%s", j.cfg.Slot, s.Confirmed, s.WALStatus, active)
 	}
 	if j.cfg.Failover && !s.Failover {
-		j.Warn("slot failover", fix.Fix{fix.Words(`Stop walpost, connect with psql "dbname=` + j.f.Server.Database + ` replication=database", and run:`), fix.SQL("ALTER_REPLICATION_SLOT " + pg.QuoteIdent(j.cfg.Slot) + " (FAILOVER);")},
+		j.Warn("slot failover", fix.Fix{fix.Words(`Stop walpost, connect with psql "dbname=` + j.f.Server.Database + ` replication=database", and run:`), fix.SQL("ALTER_REPLICATION_SLOT " + pgname.QuoteIdent(j.cfg.Slot) + " (FAILOVER);")},
 			"slot %s was created without failover: it does not survive a failover", j.cfg.Slot)
 	}
 }
@@ -279,8 +280,8 @@ func (j *judgement) columns(t *pg.TableFacts) {
 
 // republishSQL publishes all columns of a table, and leaves the other tables of the publication as they are,
 // which SET TABLE does not.
-func (c *Config) republishSQL(t pg.Table) string {
-	return fmt.Sprintf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[2]s; COMMIT;", pg.QuoteIdent(c.Publication), t.SQL())
+func (c *Config) republishSQL(t pgname.Table) string {
+	return fmt.Sprintf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[2]s; COMMIT;", pgname.QuoteIdent(c.Publication), t.SQL())
 }
 
 // publication judges the publication. tableMissing says that a table is missing, which was said already.
@@ -308,7 +309,7 @@ func (j *judgement) publication(tableMissing bool) {
 // publishes judges whether the publication has inserts into each table.
 func (j *judgement) publishes(p *pg.Publication) {
 	const name = "publication"
-	pub := pg.QuoteIdent(j.cfg.Publication)
+	pub := pgname.QuoteIdent(j.cfg.Publication)
 	publish := fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.publishSetting())
 	if !p.Insert && len(j.f.Tables) > 0 {
 		j.lose(name, fix.BySQL(publish), "publication %s does not publish inserts", j.cfg.Publication)

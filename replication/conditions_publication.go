@@ -7,6 +7,7 @@ import (
 
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -15,7 +16,7 @@ func (j *judgement) extras(p *pg.Publication) {
 	const name = "publication extras"
 	ours := j.cfg.Names().Tables
 	tables := j.otherTables(p)
-	pub := pg.QuoteIdent(j.cfg.Publication)
+	pub := pgname.QuoteIdent(j.cfg.Publication)
 	// Of schemas too (15 and newer): the list replaces all that is in the publication.
 	own := j.ownPublication()
 	only := own
@@ -55,7 +56,7 @@ func (j *judgement) extras(p *pg.Publication) {
 // otherTables are the tables of the publication that are not configured.
 func (j *judgement) otherTables(p *pg.Publication) (others []string) {
 	for _, t := range p.Tables {
-		if table := (pg.Table{Schema: t.Schema, Name: t.Name}); !slices.Contains(j.cfg.Names().Tables, table) {
+		if table := (pgname.Table{Schema: t.Schema, Name: t.Name}); !slices.Contains(j.cfg.Names().Tables, table) {
 			others = append(others, table.String())
 		}
 	}
@@ -74,7 +75,7 @@ func (j *judgement) publishLess(p *pg.Publication, setting string) fix.Fix {
 		return j.ownPublication()
 	}
 	return append(fix.ByWords("If no other relay and no subscriber reads publication "+j.cfg.Publication+" (they would lose updates, deletes or truncates without an error):"),
-		j.thenRecover(fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pg.QuoteIdent(j.cfg.Publication), setting)))...)
+		j.thenRecover(fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pgname.QuoteIdent(j.cfg.Publication), setting)))...)
 }
 
 // leftOut warns of what a publication of the user's own does not publish.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/condition"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	ipg "github.com/walpost/walpost/internal/pg"
 )
 
@@ -39,7 +40,7 @@ func TestConditionsOfAStream(t *testing.T) {
 	good := func() *ipg.Facts {
 		return &ipg.Facts{
 			Server: ipg.Server{Version: 150004, Database: "shop", WALLevel: "logical", SenderTimeout: "60000", MaxSlots: 10, MaxSenders: 10, KeepMB: 1024, Role: "u", Replication: true, CanCreate: true},
-			Tables: []ipg.TableFacts{{Table: ipg.Table{Schema: "public", Name: "outbox"}, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: true, Owned: true, Relation: &cdc.Relation{}}},
+			Tables: []ipg.TableFacts{{Table: pgname.Table{Schema: "public", Name: "outbox"}, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: true, Owned: true, Relation: &cdc.Relation{}}},
 		}
 	}
 	for _, c := range []struct {
@@ -146,7 +147,7 @@ func TestConditionsOfAPublication(t *testing.T) {
 			f := &ipg.Facts{
 				Server: ipg.Server{Version: 150020, Database: "shop", WALLevel: "logical", MaxSlots: 10, MaxSenders: 10, Role: "u", Replication: true}, Publication: &c.p,
 				Tables: []ipg.TableFacts{{
-					Table: ipg.Table{Schema: "public", Name: "outbox"}, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: !c.keyless,
+					Table: pgname.Table{Schema: "public", Name: "outbox"}, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: !c.keyless,
 					Relation: &cdc.Relation{Columns: []cdc.Column{{Name: "id"}, {Name: "note"}}},
 				}},
 			}

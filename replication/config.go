@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/logicalmsg"
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -131,7 +132,7 @@ func (c Config) Validate() (found conf.Problems) {
 	}
 	c.validateTables(&found)
 	c.Messages.Validate(&found)
-	if err := pg.CheckName(c.Publication); err != nil {
+	if err := pgname.CheckName(c.Publication); err != nil {
 		found.Add("source.publication", conf.Usable, err.Error(), c.Publication)
 	}
 	if p := slices.Sorted(slices.Values(c.Publish)); len(p) > 0 && !slices.Equal(p, []string{"insert"}) && !slices.Equal(p, []string{"insert", "update"}) {
@@ -167,13 +168,13 @@ func (c *Config) validateTables(found *conf.Problems) {
 	case c.Copies():
 		found.Add("source.snapshot", conf.MustBe, "never without source.table, because messages are in no table", c.Snapshot)
 	}
-	seen := map[pg.Table]bool{}
+	seen := map[pgname.Table]bool{}
 	for i, s := range all {
 		field := "source.table"
 		if len(all) > 1 {
 			field = fmt.Sprintf("source.tables[%d]", i)
 		}
-		t, err := pg.ParseTable(s)
+		t, err := pgname.ParseTable(s)
 		found.Try(field, err)
 		if err == nil && seen[t] {
 			found.Add(field, conf.MustBe, "named once", t.String())
@@ -219,10 +220,10 @@ func (c *Config) publishSetting() string {
 	return "publish = 'insert'"
 }
 
-func (c *Config) tables() []pg.Table {
-	var tables []pg.Table
+func (c *Config) tables() []pgname.Table {
+	var tables []pgname.Table
 	for _, s := range c.AllTables() {
-		if t, err := pg.ParseTable(s); err == nil {
+		if t, err := pgname.ParseTable(s); err == nil {
 			tables = append(tables, t)
 		}
 	}

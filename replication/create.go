@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -44,7 +45,7 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 		}
 	}
 	if replace {
-		err := pglogrepl.DropReplicationSlot(ctx, conn, pg.QuoteIdent(s.cfg.Slot), pglogrepl.DropReplicationSlotOptions{})
+		err := pglogrepl.DropReplicationSlot(ctx, conn, pgname.QuoteIdent(s.cfg.Slot), pglogrepl.DropReplicationSlotOptions{})
 		if err != nil && pg.SQLState(err) != pg.StateUndefinedObject {
 			return made, pg.Classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
 		}
@@ -81,7 +82,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 	done := make(chan error, 1)
 	var snapshot string // written before done
 	go func() {
-		slot, err := pglogrepl.CreateReplicationSlot(running, conn, pg.QuoteIdent(s.cfg.Slot), "pgoutput", s.cfg.slotOptions(f.Server.Version, export))
+		slot, err := pglogrepl.CreateReplicationSlot(running, conn, pgname.QuoteIdent(s.cfg.Slot), "pgoutput", s.cfg.slotOptions(f.Server.Version, export))
 		snapshot = slot.SnapshotName
 		done <- err
 	}()
@@ -217,13 +218,13 @@ func publicationSQL(c *Config) string {
 	if all := c.publishedTables(); all != "" {
 		tables = " FOR TABLE " + all
 	}
-	return fmt.Sprintf("CREATE PUBLICATION %s%s WITH (%s, publish_via_partition_root = true);", pg.QuoteIdent(c.Publication), tables, c.publishSetting())
+	return fmt.Sprintf("CREATE PUBLICATION %s%s WITH (%s, publish_via_partition_root = true);", pgname.QuoteIdent(c.Publication), tables, c.publishSetting())
 }
 
 // slotSQL makes the slot by SQL. It must run after the publication is committed.
 func slotSQL(c *Config) string {
 	if c.Failover {
-		return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true);", pg.QuoteLiteral(c.Slot))
+		return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true);", pgname.QuoteLiteral(c.Slot))
 	}
-	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput');", pg.QuoteLiteral(c.Slot))
+	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput');", pgname.QuoteLiteral(c.Slot))
 }

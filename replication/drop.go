@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -13,7 +14,7 @@ import (
 // that a retry may help, one that is not there gives none.
 func (s *Source) DropSlot(ctx context.Context) error {
 	return s.beside(ctx, func(sql *pgconn.PgConn) error {
-		_, err := sql.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = "+pg.QuoteLiteral(s.cfg.Slot)).ReadAll()
+		_, err := sql.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = "+pgname.QuoteLiteral(s.cfg.Slot)).ReadAll()
 		if err != nil {
 			err = pg.Classify(fmt.Errorf("drop slot %s: %w", s.cfg.Slot, err))
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -80,9 +81,9 @@ func recoverGone(tableless bool) string {
 // the publication in recover if it may: a role that setup made may not.
 func recoverWithout(slot, maker string, tableless bool) string {
 	if maker != "" {
-		maker = " If role " + pg.QuoteIdent(maker) + " may not create the publication, run this with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+maker, "--apply") + " ."
+		maker = " If role " + pgname.QuoteIdent(maker) + " may not create the publication, run this with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+maker, "--apply") + " ."
 	}
-	drop := "Drop the slot: SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(slot) + ");" + maker
+	drop := "Drop the slot: SELECT pg_drop_replication_slot(" + pgname.QuoteLiteral(slot) + ");" + maker
 	if tableless {
 		return drop + " " + fault.Recover(true)
 	}

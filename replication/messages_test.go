@@ -9,7 +9,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
-	ipg "github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -110,7 +110,7 @@ func TestMessagesNeedNoTable(t *testing.T) {
 		}
 		_, err = w.source().Check(t.Context())
 		advises(fault.Hint(err))
-		w.exec("SELECT pg_drop_replication_slot(" + ipg.QuoteLiteral(w.cfg.Slot) + ")")
+		w.exec("SELECT pg_drop_replication_slot(" + pgname.QuoteLiteral(w.cfg.Slot) + ")")
 		_, err = w.source().Check(t.Context())
 		advises(fault.Hint(err))
 	})

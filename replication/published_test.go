@@ -8,6 +8,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
@@ -132,9 +133,9 @@ func TestATableThatIsPublishedWholeLeavesTheOthersAsTheyAre(t *testing.T) {
 			}
 			return f.Publication
 		}
-		orders, before := ipg.Table{Schema: "public", Name: "orders"}, look()
+		orders, before := pgname.Table{Schema: "public", Name: "orders"}, look()
 		const insert = "INSERT INTO orders SELECT gen_random_uuid()"
-		w.exec(insert, w.cfg.republishSQL(ipg.Table{Schema: "public", Name: "outbox"}), insert)
+		w.exec(insert, w.cfg.republishSQL(pgname.Table{Schema: "public", Name: "outbox"}), insert)
 		after := look()
 		if !reflect.DeepEqual(after.Table(orders), before.Table(orders)) || after.Filter(orders) != before.Filter(orders) {
 			t.Errorf("orders is %+v %q, was %+v %q", after.Table(orders), after.Filter(orders), before.Table(orders), before.Filter(orders))

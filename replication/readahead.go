@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -89,7 +90,7 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.LSN, e
 	}
 	name := fmt.Sprintf("walpost_ahead_%d", conn.PID())
 	made, err := pg.Row[struct{ LSN cdc.LSN }](ctx, conn, "copy the slot",
-		"SELECT lsn FROM pg_copy_logical_replication_slot("+pg.QuoteLiteral(s.cfg.Slot)+", "+pg.QuoteLiteral(name)+", true)")
+		"SELECT lsn FROM pg_copy_logical_replication_slot("+pgname.QuoteLiteral(s.cfg.Slot)+", "+pgname.QuoteLiteral(name)+", true)")
 	if err != nil {
 		pg.Close(conn)
 		switch pg.SQLState(err) {

@@ -19,8 +19,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/backoff"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 	"github.com/walpost/walpost/replication/internal/pgoutput"
@@ -84,7 +85,7 @@ type sessionConfig struct {
 	// nobody needs them. Next calls it, on the caller's goroutine.
 	catalog func(ctx context.Context, rel *cdc.Relation) error
 	// roots are the tables that partitions' rows are rows of, by the partition's OID.
-	roots map[uint32]pg.Table
+	roots map[uint32]pgname.Table
 	// probe makes a fresh SQL connection, asks it something and closes it. The session's probe goroutine calls it.
 	probe func(ctx context.Context) error
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
-	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -23,12 +24,12 @@ type SetupOptions struct {
 	AlterRole   bool   // it is there, and lacks the right to replicate or to log in
 	Provider    fix.Provider
 	Schemas     []string
-	Tables      []pg.Table // make these
-	Grants      []pg.Table // let Role read these
-	Cleans      []pg.Table // let Role remove old rows of these, as Config.Outbox says
+	Tables      []pgname.Table // make these
+	Grants      []pgname.Table // let Role read these
+	Cleans      []pgname.Table // let Role remove old rows of these, as Config.Outbox says
 	Publication bool
-	Adds        []pg.Table // add these to the publication, which is there
-	Inserts     bool       // the publication must not have updates, because a table has no replica identity
+	Adds        []pgname.Table // add these to the publication, which is there
+	Inserts     bool           // the publication must not have updates, because a table has no replica identity
 	Slot        bool
 	SlotByRun   bool // the slot is missing, and the first run makes it
 
@@ -114,9 +115,9 @@ func SetupSQL(cfg Config, opts SetupOptions) string {
 func statements(cfg *Config, opts SetupOptions) []statement {
 	var all []statement
 	add := func(what, comment, sql string) { all = append(all, statement{what: what, comment: comment, sql: sql}) }
-	role := pg.QuoteIdent(opts.Role)
+	role := pgname.QuoteIdent(opts.Role)
 	for _, s := range opts.Schemas {
-		add("schema "+s, "The schema of the table.", "CREATE SCHEMA "+pg.QuoteIdent(s)+";")
+		add("schema "+s, "The schema of the table.", "CREATE SCHEMA "+pgname.QuoteIdent(s)+";")
 	}
 	for _, t := range opts.Tables {
 		for i, step := range cfg.table(t).Steps() {
@@ -169,11 +170,11 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 	}
 	for _, t := range opts.Adds {
 		add("table "+t.String()+" in publication "+cfg.Publication, "The publication exists, but does not contain the new table.",
-			fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pg.QuoteIdent(cfg.Publication), t.SQL()))
+			fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pgname.QuoteIdent(cfg.Publication), t.SQL()))
 	}
 	if opts.Slot {
 		add("slot "+cfg.Slot, `The slot holds all WAL that walpost has not read. Create it only when walpost is about to run. If you
-stop using walpost, drop the slot: SELECT pg_drop_replication_slot(`+pg.QuoteLiteral(cfg.Slot)+`);
+stop using walpost, drop the slot: SELECT pg_drop_replication_slot(`+pgname.QuoteLiteral(cfg.Slot)+`);
 Rows from before the slot are not published.`, slotSQL(cfg))
 		all[len(all)-1].apart = true
 	}
@@ -239,14 +240,14 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 		opts.Unmet = append(opts.Unmet, *bad)
 	}
 	for _, bad := range condition.Unmet(s.cfg.Conditions(&able, f.Slot == nil))[len(opts.Unmet):] {
-		if !slices.ContainsFunc(opts.Tables, func(t pg.Table) bool { return bad.Name == condition.TableName(t) }) {
+		if !slices.ContainsFunc(opts.Tables, func(t pgname.Table) bool { return bad.Name == condition.TableName(t) }) {
 			unfit = append(unfit, *bad)
 		}
 	}
 	if p := f.Publication; p != nil && !p.ViaRoot && s.cfg.Outbox.Partitioned && len(opts.Tables) > 0 {
 		unfit = append(unfit, condition.Finding{Name: "publication", Why: fmt.Sprintf("publication %s exists, and would publish the partitions of %s under their own names", s.cfg.Publication, opts.Tables[0]), Fix: fix.Fix{
 			fix.Words("Set source.publication to another name. Or, if nothing else reads this publication:"),
-			fix.SQL("ALTER PUBLICATION " + pg.QuoteIdent(s.cfg.Publication) + " SET (publish_via_partition_root = true);"),
+			fix.SQL("ALTER PUBLICATION " + pgname.QuoteIdent(s.cfg.Publication) + " SET (publish_via_partition_root = true);"),
 		}})
 	}
 	if p := f.Publication; p != nil && !p.AllTables && len(p.Tables) > 0 && len(opts.Tables) > 0 && !slices.ContainsFunc(p.Tables, j.configured) {
@@ -262,19 +263,19 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 
 // become looks at the server as opts.Role sees it, and stays this role; nil if there is no such role. from is the connected role.
 func (s *Source) become(ctx context.Context, sql *pgconn.PgConn, from string, opts *SetupOptions) (*pg.Facts, error) {
-	found, err := pg.Rows[struct{ Login bool }](ctx, sql, "look for role "+opts.Role, "SELECT rolcanlogin AS login FROM pg_roles WHERE rolname = "+pg.QuoteLiteral(opts.Role))
+	found, err := pg.Rows[struct{ Login bool }](ctx, sql, "look for role "+opts.Role, "SELECT rolcanlogin AS login FROM pg_roles WHERE rolname = "+pgname.QuoteLiteral(opts.Role))
 	if opts.CreateRole = len(found) == 0; opts.CreateRole || err != nil {
 		return nil, err
 	}
 	opts.AlterRole = !found[0].Login
-	if _, err := sql.Exec(ctx, "SET ROLE "+pg.QuoteIdent(opts.Role)).ReadAll(); err != nil {
-		return nil, fault.WithHint(pg.Classify(fmt.Errorf("look at the privileges of role %s: %w", opts.Role, err)), "Connect as a superuser, or as a member of this role: GRANT "+pg.QuoteIdent(opts.Role)+" TO "+pg.QuoteIdent(from)+";")
+	if _, err := sql.Exec(ctx, "SET ROLE "+pgname.QuoteIdent(opts.Role)).ReadAll(); err != nil {
+		return nil, fault.WithHint(pg.Classify(fmt.Errorf("look at the privileges of role %s: %w", opts.Role, err)), "Connect as a superuser, or as a member of this role: GRANT "+pgname.QuoteIdent(opts.Role)+" TO "+pgname.QuoteIdent(from)+";")
 	}
 	return s.cfg.Names().Describe(ctx, sql)
 }
 
 // misfits are those tables that a setup would make, and that would not have what the router needs.
-func (c *Config) misfits(tables []pg.Table) (unfit []condition.Finding) {
+func (c *Config) misfits(tables []pgname.Table) (unfit []condition.Finding) {
 	for _, t := range tables {
 		if c.Needs == nil {
 			break

@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -32,12 +33,12 @@ func (o *Outbox) Cleans() bool { return o.Deletes || o.Owns }
 func (o *Outbox) Time() string { return cmp.Or(o.TimeColumn, outboxtable.DefaultTimeColumn) }
 
 // table is a table that a setup makes.
-func (c *Config) table(name pg.Table) *outboxtable.Table {
+func (c *Config) table(name pgname.Table) *outboxtable.Table {
 	return &outboxtable.Table{Name: name, OrderColumn: c.OrderColumn, TimeColumn: c.Outbox.TimeColumn, Partitioned: c.Outbox.Partitioned}
 }
 
 // outboxRelation is a new table as the router sees it.
-func outboxRelation(t pg.Table, c *Config) *cdc.Relation {
+func outboxRelation(t pgname.Table, c *Config) *cdc.Relation {
 	rel := &cdc.Relation{Schema: t.Schema, Name: t.Name, ReplicaIdentity: 'd'}
 	for i, col := range c.table(t).Columns() {
 		rel.Columns = append(rel.Columns, cdc.Column{Name: col.Name, TypeOID: col.OID, TypeMod: -1, Key: i == 0})
@@ -46,7 +47,7 @@ func outboxRelation(t pg.Table, c *Config) *cdc.Relation {
 }
 
 // cleans are the rights of the one who removes old rows, and the index that finds them. fresh says that the setup makes the table.
-func cleans(t pg.Table, o *Outbox, role, name string, fresh bool) (all []statement) {
+func cleans(t pgname.Table, o *Outbox, role, name string, fresh bool) (all []statement) {
 	if o.Owns {
 		all = append(all, statement{
 			what: "role " + name + " the owner of " + t.String(), comment: `For cleanup.mode: drop_partitions. Only the owner can create, detach and drop partitions. A partition
@@ -63,7 +64,7 @@ and its table can have different owners.`,
 		if fresh {
 			concurrently = ""
 		}
-		column := pg.QuoteIdent(o.Time())
+		column := pgname.QuoteIdent(o.Time())
 		all = append(all,
 			statement{
 				what: "the privilege to delete from " + t.String(), comment: `For cleanup.mode: delete or archive. FOR UPDATE SKIP LOCKED needs the privilege UPDATE; walpost updates nothing.
@@ -79,7 +80,7 @@ Each partition of a partitioned table needs this grant, too: walpost check names
 }
 
 // uncleaned is which of the tables lack what the one who removes old rows needs.
-func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []pg.Table, err error) {
+func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []pgname.Table, err error) {
 	if !c.Outbox.Cleans() {
 		return nil, nil
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/backoff"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -65,11 +66,11 @@ func (s *Session) holder(ctx context.Context) int32 {
 // startCommand is START_REPLICATION for our slot. Streaming, binary and two_phase stay off: transactions arrive whole, as
 // text, in commit order.
 func (s *Session) startCommand(at cdc.LSN) string {
-	options := "proto_version '1', publication_names " + quoteText(pg.QuoteIdent(s.cfg.publication))
+	options := "proto_version '1', publication_names " + quoteText(pgname.QuoteIdent(s.cfg.publication))
 	if s.cfg.messages.Relations != nil {
 		options += ", messages 'true'"
 	}
-	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (%s)", pg.QuoteIdent(s.cfg.slot), at, options)
+	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (%s)", pgname.QuoteIdent(s.cfg.slot), at, options)
 }
 
 // tryStart sends START_REPLICATION and waits for the answer. A refusal leaves the connection ready for another try.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/conf"
-	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/internal/lib/topicname"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/internal/lib/topicname"
 	"github.com/walpost/walpost/router/internal/connect"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )

@@ -6,7 +6,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/internal/lib/topicname"
 	"github.com/walpost/walpost/router/internal/connect"
 )
 

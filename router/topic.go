@@ -7,7 +7,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/javaregex"
-	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/internal/lib/topicname"
 )
 
 // topic sets the record's topic and returns the aggregate type that it comes from, which is valid

@@ -9,8 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/lib/topicname"
 	"github.com/walpost/walpost/internal/statelog"
-	"github.com/walpost/walpost/internal/topicname"
 )
 
 // A topic that waits has no goroutine: thousands of topics may be missing at once. It waits on a timer, and then in a line of the

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -41,7 +42,7 @@ func healthQuery(slot string) string {
  s.safe_wal_size AS safe, age(s.catalog_xmin) AS catalog_xmin_age,
  extract(epoch FROM clock_timestamp() - (to_json(s)->>'inactive_since')::timestamptz)::float8 AS inactive_for,
  (SELECT min(o.restart_lsn) FROM pg_replication_slots o) AS oldest, to_json(st) AS decoding, a.wait_event
- FROM w LEFT JOIN pg_replication_slots s ON s.slot_name = ` + pg.QuoteLiteral(slot) + `
+ FROM w LEFT JOIN pg_replication_slots s ON s.slot_name = ` + pgname.QuoteLiteral(slot) + `
  LEFT JOIN pg_stat_replication_slots st ON st.slot_name = s.slot_name
  LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid`
 }
@@ -66,7 +67,7 @@ func olderSlotQuery(slot string) string {
 	return `SELECT 'slot' AS kind, o.slot_name AS name, coalesce(o.active_pid, 0) AS pid, o.database, CASE WHEN o.active THEN 'active' ELSE 'inactive' END AS state,
  extract(epoch FROM clock_timestamp() - (to_json(o)->>'inactive_since')::timestamptz)::float8 AS age,
  pg_wal_lsn_diff(s.restart_lsn, o.restart_lsn)::bigint AS behind
- FROM pg_replication_slots o JOIN pg_replication_slots s ON s.slot_name = ` + pg.QuoteLiteral(slot) + `
+ FROM pg_replication_slots o JOIN pg_replication_slots s ON s.slot_name = ` + pgname.QuoteLiteral(slot) + `
  WHERE o.restart_lsn < s.restart_lsn ORDER BY o.restart_lsn LIMIT 1`
 }
 
@@ -78,7 +79,7 @@ func (r *healthRow) health(slot string, sent, received time.Time) Health {
 	case r.Standby:
 		h.Hidden = "this standby cannot see the transactions of the primary, which also hold WAL: ask the primary"
 	case !r.SeesAll:
-		h.Hidden = "walpost cannot see the sessions of other roles; to allow it: GRANT pg_monitor TO " + pg.QuoteIdent(r.Role) + ";"
+		h.Hidden = "walpost cannot see the sessions of other roles; to allow it: GRANT pg_monitor TO " + pgname.QuoteIdent(r.Role) + ";"
 	}
 	if r.Row == nil {
 		return h

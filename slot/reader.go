@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -193,9 +194,9 @@ func (r *Reader) describe(row *blockerRow, seen map[string]sighting, h *Health) 
 	}
 	switch row.Kind {
 	case BlockedByPrepared:
-		b.End = fmt.Sprintf("ROLLBACK PREPARED %s; -- in database %s, or COMMIT PREPARED", strings.TrimSpace(pg.QuoteLiteral(row.Name)), pg.QuoteIdent(row.Database))
+		b.End = fmt.Sprintf("ROLLBACK PREPARED %s; -- in database %s, or COMMIT PREPARED", strings.TrimSpace(pgname.QuoteLiteral(row.Name)), pgname.QuoteIdent(row.Database))
 	case BlockedBySlot:
-		b.End = fmt.Sprintf("SELECT pg_drop_replication_slot(%s); -- only if nobody needs it: its reader loses all events that it has not read", pg.QuoteLiteral(row.Name))
+		b.End = fmt.Sprintf("SELECT pg_drop_replication_slot(%s); -- only if nobody needs it: its reader loses all events that it has not read", pgname.QuoteLiteral(row.Name))
 		if row.PID != 0 {
 			b.End += fmt.Sprintf("; first end its reader, pid %d", row.PID)
 		}

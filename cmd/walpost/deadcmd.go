@@ -15,7 +15,7 @@ import (
 	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/internal/deadletter"
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 func deadCommand() *cobra.Command {
@@ -152,7 +152,7 @@ func (f *deadFilter) parse(cmd *cobra.Command, tokens []string) (err error) {
 	}
 	if table := cmd.Flag("table"); table.Changed {
 		for _, name := range strings.Split(table.Value.String(), ",") {
-			t, err := pg.ParseTable(strings.TrimSpace(name))
+			t, err := pgname.ParseTable(strings.TrimSpace(name))
 			if err != nil {
 				return usageError{fmt.Errorf("--table: %w", err)}
 			}

@@ -22,8 +22,8 @@ import (
 
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/internal/doctest"
-	"github.com/walpost/walpost/internal/outboxtable"
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -408,7 +408,7 @@ func TestTheSQLOfThePagesRuns(t *testing.T) {
 		if conn == nil {
 			var err error
 			dsn := server.Database(t)
-			table := outboxtable.Table{Name: pg.Table{Schema: "public", Name: "outbox"}}
+			table := outboxtable.Table{Name: pgname.Table{Schema: "public", Name: "outbox"}}
 			for _, step := range table.Steps() {
 				server.Exec(t, dsn, step.SQL)
 			}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/replication"
 )

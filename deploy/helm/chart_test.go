@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	}
 	walpost = filepath.Join(dir, "walpost")
 	build := exec.Command("go", "build", "-o", walpost, "./cmd/walpost")
-	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0", "GOWORK=") // this module is tested without go.work
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("%v\n%s", err, out))
 	}

@@ -30,7 +30,7 @@ func TestThePlainManifestsAreThoseOfTheChart(t *testing.T) {
 	golden(t, filepath.Join(base, "walpost.yaml"), config.Data["walpost.yaml"])
 	delete(manifests, "configmap.yaml")
 	delete(manifests, "NOTES.txt")
-	text := "# Made from deploy/helm/walpost by: go test -update ./... (in deploy/helm)\n"
+	text := "# Made from deploy/helm/walpost by: GOWORK=off go test -update ./... (in deploy/helm)\n"
 	for _, name := range sorted(manifests) {
 		text += "---\n" + ofHelm.ReplaceAllString(manifests[name], "")
 	}

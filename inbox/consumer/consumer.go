@@ -22,7 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/inbox"
-	"github.com/walpost/walpost/internal/backoff"
+	"github.com/walpost/walpost/internal/lib/backoff"
 )
 
 // A Consumer consumes topics as one member of a group. Make it with New, and call Run once.

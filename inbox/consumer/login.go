@@ -9,7 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
-	"github.com/walpost/walpost/internal/backoff"
+	"github.com/walpost/walpost/internal/lib/backoff"
 )
 
 // A LoginError says that no broker lets this client in: the password is wrong, for example, or one

@@ -11,6 +11,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -162,7 +163,7 @@ func (l *List) Version(s *pg.Server) bool {
 }
 
 // TableName is the name of the condition that a table exists.
-func TableName(t pg.Table) string { return "table " + t.String() }
+func TableName(t pgname.Table) string { return "table " + t.String() }
 
 var kinds = map[string]string{"v": "view", "m": "materialized view", "f": "foreign table"}
 

@@ -10,7 +10,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/javaregex"
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // The formats of Config.Format.
@@ -55,8 +55,8 @@ func (c *Config) String() string {
 // Validate adds what is wrong.
 func (c *Config) Validate(found *conf.Problems) {
 	const section = "source.messages."
-	if !pg.IsPrefix(c.Prefix) {
-		found.Add(section+"prefix", conf.MustBe, fmt.Sprintf("at most %d bytes of UTF-8 without control characters", pg.MaxPrefix), c.Prefix)
+	if !pgname.IsPrefix(c.Prefix) {
+		found.Add(section+"prefix", conf.MustBe, fmt.Sprintf("at most %d bytes of UTF-8 without control characters", pgname.MaxPrefix), c.Prefix)
 	} else if c.Prefix != "" && c.Debezium() {
 		found.Add(section+"prefix", conf.Contradicts, "source.messages.format debezium, which has include and exclude", nil)
 	}
@@ -106,7 +106,7 @@ func (r *Relations) Of(prefix []byte) *cdc.Relation {
 	case selected:
 		rel = cdc.Messages(string(prefix))
 	}
-	if len(prefix) > pg.MaxPrefix { // up to 1 GiB
+	if len(prefix) > pgname.MaxPrefix { // up to 1 GiB
 		return rel
 	}
 	if len(r.known) >= maxRelations {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/internal/conf"
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 func TestWhichMessagesAreEvents(t *testing.T) {
@@ -67,7 +67,7 @@ func TestAPrefixThatNoPatternCanJudgeIsSelected(t *testing.T) {
 
 func TestALongPrefixIsNotRemembered(t *testing.T) {
 	r := NewRelations(Config{Format: Debezium, Exclude: []string{"a"}})
-	if rel := r.Of([]byte(strings.Repeat("x", pg.MaxPrefix+1))); rel == nil || len(r.known) != 0 {
+	if rel := r.Of([]byte(strings.Repeat("x", pgname.MaxPrefix+1))); rel == nil || len(r.known) != 0 {
 		t.Errorf("%v, %d prefixes", rel, len(r.known))
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 type blocker struct {
@@ -75,7 +77,7 @@ func CountRows(ctx context.Context, sql *pgconn.PgConn, t *TableFacts, filter st
 }
 
 // OwningRights is the SQL that makes a role the owner of a table and of its partitions, and lets it make tables beside them.
-func OwningRights(t Table, role string) string {
+func OwningRights(t pgname.Table, role string) string {
 	return fmt.Sprintf(`GRANT USAGE, CREATE ON SCHEMA %[1]s TO %[2]s;
 ALTER TABLE %[3]s OWNER TO %[2]s;
 DO $$
@@ -84,22 +86,22 @@ BEGIN
   FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = %[4]s::regclass LOOP
     EXECUTE format('ALTER TABLE %%s OWNER TO %%I', part, %[5]s);
   END LOOP;
-END $$;`, QuoteIdent(t.Schema), QuoteIdent(role), t.SQL(), QuoteLiteral(t.SQL()), QuoteLiteral(role))
+END $$;`, pgname.QuoteIdent(t.Schema), pgname.QuoteIdent(role), t.SQL(), pgname.QuoteLiteral(t.SQL()), pgname.QuoteLiteral(role))
 }
 
 // MayClean reports whether the present role may remove old rows of a table: as its owner, or by deleting them.
-func MayClean(ctx context.Context, sql *pgconn.PgConn, t Table, owns bool) (bool, error) {
+func MayClean(ctx context.Context, sql *pgconn.PgConn, t pgname.Table, owns bool) (bool, error) {
 	found, err := Rows[struct{ May bool }](ctx, sql, "look at the privileges on "+t.String(), fmt.Sprintf(
 		`SELECT CASE WHEN %v THEN pg_has_role(c.relowner, 'USAGE') AND has_schema_privilege(c.relnamespace, 'CREATE')
   AND NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = c.oid AND NOT pg_has_role(p.relowner, 'USAGE'))
  ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'DELETE') AND has_any_column_privilege(c.oid, 'UPDATE') END AS may
- FROM pg_class c WHERE c.oid = to_regclass(%s)`, owns, QuoteLiteral(t.SQL())))
+ FROM pg_class c WHERE c.oid = to_regclass(%s)`, owns, pgname.QuoteLiteral(t.SQL())))
 	return len(found) > 0 && found[0].May, err
 }
 
 // MayInsert reports whether a table exists and the present role may insert into it. The role may lack rights on
 // the schema.
-func MayInsert(ctx context.Context, sql *pgconn.PgConn, t Table) (bool, error) {
+func MayInsert(ctx context.Context, sql *pgconn.PgConn, t pgname.Table) (bool, error) {
 	found, err := Rows[struct{ May bool }](ctx, sql, "look at the privileges on "+t.String(), `SELECT has_schema_privilege(relnamespace, 'USAGE') AND has_table_privilege(oid, 'INSERT') AS may
  FROM pg_class WHERE oid = `+t.OID())
 	return len(found) > 0 && found[0].May, err

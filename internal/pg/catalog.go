@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // FillCatalog fills the catalog fields of rel's columns: types by their OID, the rest by the column's name in the table as it
@@ -21,7 +22,7 @@ func FillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
 	values := make([]string, len(rel.Columns))
 	for i := range rel.Columns {
 		c := &rel.Columns[i]
-		values[i] = fmt.Sprintf("(%d, %s::name, %d::oid, %d)", i, QuoteLiteral(c.Name), c.TypeOID, c.TypeMod)
+		values[i] = fmt.Sprintf("(%d, %s::name, %d::oid, %d)", i, pgname.QuoteLiteral(c.Name), c.TypeOID, c.TypeMod)
 	}
 	// The walk down a chain of domains ends at the type that is none; on the way down the first typmod counts (only the domain
 	// at the bottom can have one).

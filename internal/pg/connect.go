@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // ConnectSQL opens an ordinary connection. Its statements are bounded, so that nobody waits for a lock or a slow query of
@@ -134,7 +135,7 @@ func (e *attemptError) Error() string {
 			texts = append(texts, text)
 		}
 	}
-	return fmt.Sprintf("%s as %s to database %s: %s", e.step, QuoteIdent(e.to.User), QuoteIdent(databaseOf(e.to)), strings.Join(texts, "; "))
+	return fmt.Sprintf("%s as %s to database %s: %s", e.step, pgname.QuoteIdent(e.to.User), pgname.QuoteIdent(databaseOf(e.to)), strings.Join(texts, "; "))
 }
 
 func (e *attemptError) Unwrap() error { return e.err }
@@ -186,7 +187,7 @@ func classifyConnect(err error, cc *pgconn.Config, administrator bool) error {
 func databaseOf(cc *pgconn.Config) string { return cmp.Or(cc.Database, cc.User) }
 
 func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) string {
-	role, setup := QuoteIdent(cc.User), " "+SetupHint(cc.User)
+	role, setup := pgname.QuoteIdent(cc.User), " "+SetupHint(cc.User)
 	if administrator {
 		setup = ""
 	}
@@ -198,11 +199,11 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) strin
 	case strings.HasPrefix(e.Code, "28"):
 		return fmt.Sprintf("Check that role %s exists and may log in.", role) + setup
 	case e.Code == "3D000":
-		return fmt.Sprintf("Correct the database in source.dsn, or create it: CREATE DATABASE %s;", QuoteIdent(databaseOf(cc)))
+		return fmt.Sprintf("Correct the database in source.dsn, or create it: CREATE DATABASE %s;", pgname.QuoteIdent(databaseOf(cc)))
 	case e.Code == "42501" && cc.RuntimeParams["replication"] != "":
 		return ReplicationRightHint(cc.User)
 	case e.Code == "42501":
-		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", QuoteIdent(databaseOf(cc)), role)
+		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", pgname.QuoteIdent(databaseOf(cc)), role)
 	case e.Code == "08P01" && strings.Contains(e.Message, "startup parameter"):
 		return "This looks like a connection pooler. Connect to Postgres directly."
 	case e.Code == "42704" && strings.Contains(e.Message, "idle_session_timeout"):
@@ -215,13 +216,13 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) strin
 
 // ReplicationRightHint is what gives a role the right to replicate.
 func ReplicationRightHint(user string) string {
-	role := QuoteIdent(user)
+	role := pgname.QuoteIdent(user)
 	return fmt.Sprintf("ALTER ROLE %s REPLICATION; (on Amazon RDS and Aurora: GRANT rds_replication TO %s;)", role, role)
 }
 
 // SetupHint says how to make a role, or what it lacks. It ends with a command.
 func SetupHint(user string) string {
-	return "To create role " + QuoteIdent(user) + ", or to grant what it lacks, run setup with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+user, "--apply")
+	return "To create role " + pgname.QuoteIdent(user) + ", or to grant what it lacks, run setup with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+user, "--apply")
 }
 
 // Classify gives an error of a running connection its behaviour.

@@ -11,12 +11,13 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // Names are what to describe: names in the catalog.
 type Names struct {
 	Slot, Publication string
-	Tables            []Table
+	Tables            []pgname.Table
 }
 
 // Facts are what the catalog of a server says about everything a stream rests on. Reading them judges nothing.
@@ -93,7 +94,7 @@ type Slot struct {
 }
 
 func slotQuery(name string) string {
-	return "SELECT * FROM pg_replication_slots WHERE slot_name = " + QuoteLiteral(name)
+	return "SELECT * FROM pg_replication_slots WHERE slot_name = " + pgname.QuoteLiteral(name)
 }
 
 // Lost is the reason why the server has invalidated the slot, or "".
@@ -136,7 +137,7 @@ type PublishedTable struct {
 	Filter  string   `json:"rowfilter"`
 }
 
-func (p *Publication) Table(t Table) *PublishedTable {
+func (p *Publication) Table(t pgname.Table) *PublishedTable {
 	i := slices.IndexFunc(p.Tables, func(p PublishedTable) bool { return p.Schema == t.Schema && p.Name == t.Name })
 	if i < 0 {
 		return nil
@@ -145,7 +146,7 @@ func (p *Publication) Table(t Table) *PublishedTable {
 }
 
 // Filter is the row filter of a table, which the server applies to what it publishes; "" for none.
-func (p *Publication) Filter(t Table) string {
+func (p *Publication) Filter(t pgname.Table) string {
 	if p != nil {
 		if published := p.Table(t); published != nil {
 			return published.Filter
@@ -155,38 +156,38 @@ func (p *Publication) Filter(t Table) string {
 }
 
 func publicationQuery(name string) string {
-	return "SELECT * FROM pg_publication WHERE pubname = " + QuoteLiteral(name)
+	return "SELECT * FROM pg_publication WHERE pubname = " + pgname.QuoteLiteral(name)
 }
 
 func publishedQuery(name string) string {
-	return "SELECT * FROM pg_publication_tables WHERE pubname = " + QuoteLiteral(name) + " ORDER BY schemaname, tablename"
+	return "SELECT * FROM pg_publication_tables WHERE pubname = " + pgname.QuoteLiteral(name) + " ORDER BY schemaname, tablename"
 }
 
 // TableFacts describe a table: what the catalog says of it. Everything that reads or writes rows of an outbox table goes by them.
 type TableFacts struct {
-	Table       `json:"-"`
-	OID         uint32 `json:",string"`
-	Kind        string // r table, p partitioned, v view, m materialized view, f foreign
-	Persistence string // p permanent, u unlogged, t temporary
-	Identity    string // replica identity: d, n, f, i
-	HasKey      bool   `json:"has_key"`
-	Owner       string
-	Owned       bool // by a role that we are
-	Readable    bool
-	Secured     bool     // row-level security hides rows from us
-	Similar     []string // where the table does not exist: names that differ in case only
-	NoSchema    bool     `json:"no_schema"`
-	Root        string   // of a partition: its topmost table
-	RangeColumn string   `json:"range_column"` // of a table that is partitioned by range of one column
-	Partitions  []Partition
-	Indexes     []Index
+	pgname.Table `json:"-"`
+	OID          uint32 `json:",string"`
+	Kind         string // r table, p partitioned, v view, m materialized view, f foreign
+	Persistence  string // p permanent, u unlogged, t temporary
+	Identity     string // replica identity: d, n, f, i
+	HasKey       bool   `json:"has_key"`
+	Owner        string
+	Owned        bool // by a role that we are
+	Readable     bool
+	Secured      bool     // row-level security hides rows from us
+	Similar      []string // where the table does not exist: names that differ in case only
+	NoSchema     bool     `json:"no_schema"`
+	Root         string   // of a partition: its topmost table
+	RangeColumn  string   `json:"range_column"` // of a table that is partitioned by range of one column
+	Partitions   []Partition
+	Indexes      []Index
 
 	Relation *cdc.Relation // nil where the table does not exist
 }
 
 // A Partition is a relation below a partitioned table, at any level.
 type Partition struct {
-	Table
+	pgname.Table
 	OID         uint32
 	Kind        string // as TableFacts.Kind
 	Persistence string
@@ -199,8 +200,8 @@ type Index struct {
 }
 
 // ReadingRights is the SQL that lets a role read a table: the right to use its schema, and the right to select.
-func ReadingRights(t Table, role string) string {
-	return fmt.Sprintf("GRANT USAGE ON SCHEMA %[1]s TO %[3]s;\nGRANT SELECT ON %[2]s TO %[3]s;", QuoteIdent(t.Schema), t.SQL(), QuoteIdent(role))
+func ReadingRights(t pgname.Table, role string) string {
+	return fmt.Sprintf("GRANT USAGE ON SCHEMA %[1]s TO %[3]s;\nGRANT SELECT ON %[2]s TO %[3]s;", pgname.QuoteIdent(t.Schema), t.SQL(), pgname.QuoteIdent(role))
 }
 
 func (t *TableFacts) Exists() bool { return t.OID != 0 }
@@ -214,9 +215,9 @@ func (t *TableFacts) Identified() bool {
 func (t *TableFacts) Partitioned() bool { return t.Kind == "p" }
 
 // Stores are the tables that hold the rows: the table itself, or its partitions, as far as these are ordinary and logged.
-func (t *TableFacts) Stores() (stores []Table) {
+func (t *TableFacts) Stores() (stores []pgname.Table) {
 	if !t.Partitioned() {
-		return []Table{t.Table}
+		return []pgname.Table{t.Table}
 	}
 	for _, p := range t.Partitions {
 		if p.Kind == "r" && p.Persistence == "p" {
@@ -239,10 +240,10 @@ func (t *TableFacts) From(alias string) string {
 	return "ONLY " + t.SQL() + " " + alias
 }
 
-func tablesQuery(tables []Table) string {
+func tablesQuery(tables []pgname.Table) string {
 	values := make([]string, len(tables))
 	for i, t := range tables {
-		values[i] = fmt.Sprintf("(%d, %s::text, %s::text)", i, QuoteLiteral(t.Schema), QuoteLiteral(t.Name))
+		values[i] = fmt.Sprintf("(%d, %s::text, %s::text)", i, pgname.QuoteLiteral(t.Schema), pgname.QuoteLiteral(t.Name))
 	}
 	return `SELECT c.oid, c.relkind AS kind, c.relpersistence AS persistence, c.relreplident AS identity,
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
@@ -340,8 +341,8 @@ func (n Names) DescribePublished(ctx context.Context, conn *pgconn.PgConn, f *Fa
 
 // Roots is the table that rows are rows of, by the OID that the stream gives them: of the table itself, which may have had another
 // name when a row was written, or of its partition. A partition that is one of the tables itself stays itself.
-func (f *Facts) Roots() map[uint32]Table {
-	roots := map[uint32]Table{}
+func (f *Facts) Roots() map[uint32]pgname.Table {
+	roots := map[uint32]pgname.Table{}
 	for i := range f.Tables {
 		for _, below := range f.Tables[i].Partitions {
 			roots[below.OID] = f.Tables[i].Table

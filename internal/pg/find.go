@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // A FoundTable is a table of the database.
 type FoundTable struct {
-	Table
+	pgname.Table
 	Fits        bool     // it has the columns that the router needs by default
 	OrderColumn string   `json:"order_column"` // an identity or serial column, or ""
 	TimeColumn  string   `json:"time_column"`  // a timestamptz with a default of now(), or ""
@@ -17,7 +19,7 @@ type FoundTable struct {
 }
 
 // FindTables returns the tables that look like an outbox, and those that are named.
-func FindTables(ctx context.Context, db Database, named []Table) ([]FoundTable, error) {
+func FindTables(ctx context.Context, db Database, named []pgname.Table) ([]FoundTable, error) {
 	sql, err := db.ConnectSQL(ctx)
 	if err != nil {
 		return nil, err
@@ -25,7 +27,7 @@ func FindTables(ctx context.Context, db Database, named []Table) ([]FoundTable, 
 	defer Close(sql)
 	names := []string{"(NULL, NULL)"}
 	for _, t := range named {
-		names = append(names, fmt.Sprintf("(%s, %s)", QuoteLiteral(t.Schema), QuoteLiteral(t.Name)))
+		names = append(names, fmt.Sprintf("(%s, %s)", pgname.QuoteLiteral(t.Schema), pgname.QuoteLiteral(t.Name)))
 	}
 	return Rows[FoundTable](ctx, sql, "look for the outbox", `SELECT * FROM (
  SELECT n.nspname AS schema, c.relname AS name, has.columns @> '{id, payload}' AND has.columns && '{aggregate_type, aggregatetype}'
@@ -44,7 +46,7 @@ func FindTables(ctx context.Context, db Database, named []Table) ([]FoundTable, 
 // FreeName returns a name for a slot and a publication that no relay of other tables has: name, or the first free name made of
 // the database's name. A slot of another database, a physical slot, a slot without a publication of its name, and a publication
 // with other tables make a name taken.
-func FreeName(ctx context.Context, db Database, name string, tables []Table) (string, error) {
+func FreeName(ctx context.Context, db Database, name string, tables []pgname.Table) (string, error) {
 	sql, err := db.ConnectSQL(ctx)
 	if err != nil {
 		return "", err
@@ -52,14 +54,14 @@ func FreeName(ctx context.Context, db Database, name string, tables []Table) (st
 	defer Close(sql)
 	own := make([]string, len(tables))
 	for i, t := range tables {
-		own[i] = fmt.Sprintf("(%s, %s)", QuoteLiteral(t.Schema), QuoteLiteral(t.Name))
+		own[i] = fmt.Sprintf("(%s, %s)", pgname.QuoteLiteral(t.Schema), pgname.QuoteLiteral(t.Name))
 	}
 	const list = "(SELECT array_agg(format('%I.%I', schema, name) ORDER BY schema, name) FROM "
 	free, err := Row[struct{ Name string }](ctx, sql, "look for a free name of a slot and a publication", `WITH own(schema, name) AS (VALUES `+strings.Join(own, ", ")+`),
  used AS (SELECT slot_name::text AS name, database IS DISTINCT FROM current_database() AS elsewhere FROM pg_replication_slots UNION ALL SELECT pubname, false FROM pg_publication),
  taken AS (SELECT u.name FROM used u WHERE u.elsewhere
   OR `+list+`(SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = u.name) t(schema, name)) IS DISTINCT FROM `+list+`own))
- SELECT name FROM (SELECT 0 AS n, `+QuoteLiteral(name)+` AS name
+ SELECT name FROM (SELECT 0 AS n, `+pgname.QuoteLiteral(name)+` AS name
   UNION ALL SELECT n, left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 45) || '_walpost' || CASE n WHEN 1 THEN '' ELSE '_' || n END
   FROM generate_series(1, (SELECT count(*) + 1 FROM used)) n) c
  WHERE NOT EXISTS (SELECT FROM taken t WHERE t.name = c.name) ORDER BY n LIMIT 1`)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // Publishing is what identifies the publication and its entries for the tables, as one statement sees them.
@@ -77,14 +78,14 @@ func (p *Publishing) Steady() error {
 func (n Names) publishingQuery(version int) string {
 	values := []string{"(-1, NULL::text, NULL::text)"} // there may be no tables
 	for i, t := range n.Tables {
-		values = append(values, fmt.Sprintf("(%d, %s::text, %s::text)", i, QuoteLiteral(t.Schema), QuoteLiteral(t.Name)))
+		values = append(values, fmt.Sprintf("(%d, %s::text, %s::text)", i, pgname.QuoteLiteral(t.Schema), pgname.QuoteLiteral(t.Name)))
 	}
 	schemas := ""
 	if version >= 150000 {
 		schemas = ` UNION ALL SELECT t.ord, '` + cdc.PublishedBySchema + `', pn.oid, pn.xmin FROM t JOIN pg_class a ON a.oid = ANY (t.above)
   JOIN pg_publication_namespace pn ON pn.pnnspid = a.relnamespace JOIN p ON p.oid = pn.pnpubid`
 	}
-	return `WITH p AS (SELECT oid, xmin, puballtables FROM pg_publication WHERE pubname = ` + QuoteLiteral(n.Publication) + `),
+	return `WITH p AS (SELECT oid, xmin, puballtables FROM pg_publication WHERE pubname = ` + pgname.QuoteLiteral(n.Publication) + `),
  t AS (SELECT v.ord, c.oid, array_append(ARRAY(SELECT relid::oid FROM pg_partition_ancestors(c.oid)), c.oid) AS above
   FROM (VALUES ` + strings.Join(values, ", ") + `) v(ord, nsp, rel) JOIN pg_namespace n ON n.nspname = v.nsp
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = v.rel AND c.relkind IN ('r', 'p')),
@@ -94,6 +95,6 @@ func (n Names) publishingQuery(version int) string {
  SELECT p.oid, p.xmin, (SELECT json_agg(json_build_object('ord', t.ord, 'oid', t.oid, 'entries',
    (SELECT json_agg(json_build_object('by', e.by, 'oid', e.oid, 'xmin', e.xmin) ORDER BY e.by, e.oid) FROM e WHERE e.ord = t.ord))) FROM t) AS tables,
   coalesce((SELECT bool_and(age(x.xmin) > age(s.catalog_xmin)) FROM pg_replication_slots s, (SELECT p.xmin UNION ALL SELECT e.xmin FROM e WHERE e.xmin IS NOT NULL) x
-   WHERE s.slot_name = ` + QuoteLiteral(n.Slot) + `), false) AS settled
+   WHERE s.slot_name = ` + pgname.QuoteLiteral(n.Slot) + `), false) AS settled
  FROM p`
 }

@@ -2,7 +2,7 @@ package statelog
 
 import (
 	"github.com/walpost/walpost/internal/conf"
-	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/internal/lib/topicname"
 )
 
 // StoreConfig says where the position is remembered: in a compacted topic, or in a file on this one host. It is the section

@@ -12,7 +12,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/internal/lib/topicname"
 )
 
 // A KafkaStore keeps checkpoint records in a compacted topic, of which only partition 0 is used: the newest record of a key counts, a

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -138,7 +139,7 @@ func (t *Table) Holes(ctx context.Context, column string, since time.Time, timeC
  SELECT b.before, (SELECT count(*) FROM %[2]s WHERE %[1]s > b.before) AS rows,
  greatest((SELECT max(%[1]s) FROM %[2]s), (SELECT CASE WHEN has_sequence_privilege(s.oid, 'SELECT, USAGE') THEN pg_sequence_last_value(s.oid::regclass) END
   FROM pg_class s WHERE s.oid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass)) AS last FROM b`,
-		c, t.from(), young, pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(column)))
+		c, t.from(), young, pgname.QuoteLiteral(t.SQL()), pgname.QuoteLiteral(column)))
 	if err != nil || n.Before == nil || n.Last == nil {
 		return 0, "no row in the table is older than the gap", err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -26,7 +27,7 @@ func (f *Format) List() string {
 func Columns(rel *cdc.Relation) string {
 	names := make([]string, len(rel.Columns))
 	for i := range rel.Columns {
-		names[i] = "t." + pg.QuoteIdent(rel.Columns[i].Name)
+		names[i] = "t." + pgname.QuoteIdent(rel.Columns[i].Name)
 	}
 	return strings.Join(names, ", ")
 }

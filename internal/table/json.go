@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -39,7 +40,7 @@ func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 	var defaults []string
 	for i := range t.Relation.Columns {
 		c := &t.Relation.Columns[i]
-		list[i] = "t." + pg.QuoteIdent(c.Name)
+		list[i] = "t." + pgname.QuoteIdent(c.Name)
 		switch {
 		case given[c.Name]:
 		case c.Identity != "":
@@ -50,7 +51,7 @@ func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 		}
 	}
 	sql := fmt.Sprintf("SELECT %s, NULL, NULL, NULL, false, %s, NULL FROM json_populate_record(NULL::%s, %s) t",
-		strings.Join(list, ", "), t.kept(), t.SQL(), pg.QuoteLiteral(string(object)))
+		strings.Join(list, ", "), t.kept(), t.SQL(), pgname.QuoteLiteral(string(object)))
 	return t.query(ctx, "read the row as a row of "+t.String(), sql, t.format("NULL", "NULL", "false", t.kept()), func(err error) error {
 		if pg.SQLState(err) != stateReadOnly {
 			return err

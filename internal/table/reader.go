@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -114,7 +115,7 @@ func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version
 	}
 	begin += "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 	if opts.Snapshot != "" {
-		begin += "; SET TRANSACTION SNAPSHOT " + pg.QuoteLiteral(opts.Snapshot)
+		begin += "; SET TRANSACTION SNAPSHOT " + pgname.QuoteLiteral(opts.Snapshot)
 	} else { // a snapshot that is older than an ALTER TABLE that rewrites the table sees no row of it
 		for _, t := range r.tables {
 			begin += "; LOCK TABLE " + t.SQL() + " IN ACCESS SHARE MODE"

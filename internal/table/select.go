@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -88,10 +89,10 @@ func (b *Behind) where(next uint64) string {
 	if b.Column == "" { // an xmin below 3 is older than any other
 		return fmt.Sprintf("(t.xmin::text::int8 >= 3 AND %s >= %d)", pg.FullXID(strconv.FormatUint(next, 10), "t"), b.From)
 	}
-	xid := "t." + pg.QuoteIdent(b.Column)
+	xid := "t." + pgname.QuoteIdent(b.Column)
 	condition := fmt.Sprintf("%s >= '%d'::xid8", xid, b.From)
 	if b.Border != "" {
-		condition += fmt.Sprintf(" AND NOT pg_visible_in_snapshot(%s, %s)", xid, pg.QuoteLiteral(b.Border))
+		condition += fmt.Sprintf(" AND NOT pg_visible_in_snapshot(%s, %s)", xid, pgname.QuoteLiteral(b.Border))
 	}
 	return "(" + condition + ") IS NOT FALSE"
 }
@@ -168,10 +169,10 @@ func (t *Table) where(sel *Selection) (where []string, id string, err error) {
 		}
 		id = c + "::text"
 		if sel.FirstID != nil {
-			where = append(where, c+" >= "+pg.QuoteLiteral(*sel.FirstID))
+			where = append(where, c+" >= "+pgname.QuoteLiteral(*sel.FirstID))
 		}
 		if sel.LastID != nil {
-			where = append(where, c+" <= "+pg.QuoteLiteral(*sel.LastID))
+			where = append(where, c+" <= "+pgname.QuoteLiteral(*sel.LastID))
 		}
 	}
 	for _, in := range sel.In {
@@ -181,7 +182,7 @@ func (t *Table) where(sel *Selection) (where []string, id string, err error) {
 		}
 		values := make([]string, len(in.Values))
 		for i, v := range in.Values {
-			values[i] = pg.QuoteLiteral(v)
+			values[i] = pgname.QuoteLiteral(v)
 		}
 		where = append(where, c+" IN ("+strings.Join(values, ", ")+")")
 	}
@@ -233,13 +234,13 @@ func (t *Table) column(name string) (string, error) {
 		return "", fault.Config(fmt.Errorf("table %s has no published column %q", t, name),
 			"Name a column that the table has and the publication publishes, or add the column to the column list of the publication.")
 	}
-	return "t." + pg.QuoteIdent(name), nil
+	return "t." + pgname.QuoteIdent(name), nil
 }
 
 const commitTimestamp = "pg_xact_commit_timestamp(t.xmin)"
 
 func timestamptz(at time.Time) string {
-	return pg.QuoteLiteral(at.UTC().Format("2006-01-02 15:04:05.999999")+"+00") + "::timestamptz"
+	return pgname.QuoteLiteral(at.UTC().Format("2006-01-02 15:04:05.999999")+"+00") + "::timestamptz"
 }
 
 // since returns the condition of Selection.Since, "" for none.
@@ -266,7 +267,7 @@ func (t *Table) since(sel *Selection) (string, error) {
 func (t *Table) after(sel *Selection) (done, same string, err error) {
 	// Ids below 3 are older than any.
 	seen := fmt.Sprintf("(t.xmin::text::int8 < 3 OR pg_visible_in_snapshot(greatest(%s, 3)::text::xid8, %s::pg_snapshot))",
-		pg.FullXID(strconv.FormatUint(t.reader.xmax, 10), "t"), pg.QuoteLiteral(sel.After.Sees))
+		pg.FullXID(strconv.FormatUint(t.reader.xmax, 10), "t"), pgname.QuoteLiteral(sel.After.Sees))
 	var less, equal string
 	switch sel.Order.By {
 	case ByCommit:
@@ -284,7 +285,7 @@ func (t *Table) after(sel *Selection) (done, same string, err error) {
 		if err != nil {
 			return "", "", err
 		}
-		less, equal = c+" < "+pg.QuoteLiteral(sel.After.Key), c+" = "+pg.QuoteLiteral(sel.After.Key)
+		less, equal = c+" < "+pgname.QuoteLiteral(sel.After.Key), c+" = "+pgname.QuoteLiteral(sel.After.Key)
 	default:
 		return "", "", errors.New("an empty order has no position to continue after")
 	}

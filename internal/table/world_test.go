@@ -8,6 +8,7 @@ import (
 
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/replication"
@@ -44,7 +45,7 @@ func (w *world) exec(sql ...string) { w.Helper(); w.pg.Exec(w.T, w.dsn, sql...) 
 func (w *world) value(sql string) string { w.Helper(); return w.pg.Value(w.T, w.dsn, sql) }
 
 func (w *world) source() Source {
-	return Source{DB: w.db, Names: ipg.Names{Publication: "walpost", Tables: []ipg.Table{{Schema: "public", Name: "outbox"}}}}
+	return Source{DB: w.db, Names: ipg.Names{Publication: "walpost", Tables: []pgname.Table{{Schema: "public", Name: "outbox"}}}}
 }
 
 // stream makes the publication and the slot, and begins to stream.

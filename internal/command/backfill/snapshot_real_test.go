@@ -16,6 +16,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/internal/testenv"
@@ -49,7 +50,7 @@ func newWorld(t *testing.T, version string, options ...testenv.PGOption) *world 
 		t.Fatal(err)
 	}
 	w.tables = &Tables{
-		From:    table.Source{DB: pg.Database{DSN: w.dsn}, Names: pg.Names{Publication: "walpost", Tables: []pg.Table{{Schema: "public", Name: "outbox"}}}},
+		From:    table.Source{DB: pg.Database{DSN: w.dsn}, Names: pg.Names{Publication: "walpost", Tables: []pgname.Table{{Schema: "public", Name: "outbox"}}}},
 		Columns: w.routes.Columns, OrderColumn: "seq", Logger: slog.New(slog.DiscardHandler),
 	}
 	return w

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/javaregex"
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // A table is a table that the connector captures.
@@ -16,12 +16,12 @@ type table struct{ schema, name string }
 
 // sql is the table's name in SQL and in walpost.yaml.
 func (t table) sql() string {
-	return pg.QuoteIfNeeded(t.schema) + "." + pg.QuoteIfNeeded(t.name)
+	return pgname.QuoteIfNeeded(t.schema) + "." + pgname.QuoteIfNeeded(t.name)
 }
 
 // parseTable reads schema.table as SQL does: folded to lower case unless in double quotes.
 func parseTable(s string) (table, bool) {
-	names, err := pg.SplitName(strings.TrimSpace(s))
+	names, err := pgname.SplitName(strings.TrimSpace(s))
 	if err != nil || len(names) != 2 {
 		return table{}, false
 	}

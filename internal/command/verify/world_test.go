@@ -14,6 +14,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/lib/pgname"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/internal/testenv"
@@ -61,7 +62,7 @@ func newWorld(t *testing.T, commits string, options ...func(*router.Config)) *wo
 	}
 	w.runs = true
 	w.cfg = Config{
-		From:   table.Source{DB: ipg.Database{DSN: w.dsn}, Names: ipg.Names{Publication: "walpost", Tables: []ipg.Table{{Schema: "public", Name: "outbox"}}}},
+		From:   table.Source{DB: ipg.Database{DSN: w.dsn}, Names: ipg.Names{Publication: "walpost", Tables: []pgname.Table{{Schema: "public", Name: "outbox"}}}},
 		Router: routes, Kafka: &kafka.Config{Brokers: cluster.Brokers()}, Slot: name, OrderColumn: "seq",
 	}
 	return w

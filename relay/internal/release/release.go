@@ -17,9 +17,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/backoff"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/backoff"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/recent"

@@ -1,4 +1,5 @@
-package pg
+// Package pgname reads and quotes the names of SQL: tables, columns, literals.
+package pgname
 
 import (
 	"errors"

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/internal/lib/anytx"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/outbox"
 )

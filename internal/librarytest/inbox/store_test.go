@@ -46,7 +46,7 @@ func TestAStoredMessageIsHandledAsItWasDelivered(t *testing.T) {
 	sent := []inbox.Message{
 		{
 			ID: "b", Topic: "t", Partition: 3, Offset: 1 << 40, Key: []byte{0, 255}, Value: []byte("v\x00\xff"),
-			Headers: []inbox.Header{{"h", []byte{1}}, {"h", nil}}, Time: time.UnixMilli(1700000000123).UTC(),
+			Headers: []inbox.Header{{Key: "h", Value: []byte{1}}, {Key: "h", Value: nil}}, Time: time.UnixMilli(1700000000123).UTC(),
 		},
 		{ID: "a", Topic: "t", Key: []byte{}, Time: time.UnixMilli(1).UTC()},
 		{ID: "c", Topic: "t", Value: []byte{}, Time: time.UnixMilli(1).UTC()},

@@ -2,8 +2,6 @@ package inbox_test
 
 import (
 	"context"
-	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 
@@ -65,25 +63,5 @@ func TestAConsumerNeedsTheRightsThatTheDocumentNames(t *testing.T) {
 		if fresh, err := inbox.Pgx(conn).Once(t.Context(), "c", event("a"), nothing); fresh != (i == 0) || err != nil {
 			t.Errorf("delivery %d: %t, %v", i, fresh, err)
 		}
-	}
-}
-
-func TestThePackageNeedsNoClientOfKafka(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	deps := strings.Fields(string(out))
-	for _, dep := range deps {
-		host, _, _ := strings.Cut(dep, "/")
-		own, isOurs := strings.CutPrefix(dep, "github.com/walpost/walpost/")
-		ours := isOurs && slices.Contains([]string{"inbox", "internal/anytx", "internal/backoff"}, own)
-		pgx := strings.HasPrefix(dep, "github.com/jackc/") || strings.HasPrefix(dep, "golang.org/x/text/")
-		if strings.Contains(host, ".") && !ours && !pgx {
-			t.Errorf("the package needs %s", dep)
-		}
-	}
-	if len(deps) < 50 {
-		t.Errorf("only %d dependencies: this looked at nothing", len(deps))
 	}
 }

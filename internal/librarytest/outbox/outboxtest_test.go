@@ -1,8 +1,7 @@
-package outboxtest_test
+package outbox_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -11,18 +10,6 @@ import (
 	"github.com/walpost/walpost/outbox"
 	"github.com/walpost/walpost/outbox/outboxtest"
 )
-
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
-
-func Example() {
-	var t *testing.T // of the test
-	var tx pgx.Tx    // in which the tested code has written
-
-	events := outboxtest.Written(t, tx)
-	if len(events) != 1 || events[0].Type != "OrderPlaced" {
-		t.Errorf("events %v", events)
-	}
-}
 
 // Written sees what its transaction has written, also in savepoints, and nothing else.
 func TestWrittenIsOfThisTransaction(t *testing.T) {

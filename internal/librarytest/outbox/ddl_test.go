@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -96,23 +95,5 @@ func execute(t *testing.T, dsn, sql string, alone bool) {
 	}
 	if _, err := conn.Exec(t.Context(), sql, mode); err != nil {
 		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// An application that writes events does not link the relay, nor any library beside pgx.
-func TestTheWriterLinksOnlyPGX(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	allowed := regexp.MustCompile(`^(github\.com/jackc/|golang\.org/x/(text|sys)/|github\.com/walpost/walpost/(outbox$|internal/|cdc$))`)
-	found := strings.Fields(string(out))
-	for _, pkg := range found {
-		if !allowed.MatchString(pkg) {
-			t.Errorf("outbox links %s", pkg)
-		}
-	}
-	if len(found) < 10 {
-		t.Errorf("only %q were looked at", found)
 	}
 }

@@ -29,7 +29,7 @@ func TestOddMessagesAreStoredAsTheyAre(t *testing.T) {
 		{ID: "b", Topic: "t", Key: long, Time: at},
 		{ID: "c", Topic: "t", Key: other, Time: at},
 		{ID: strings.Repeat("i", 1024), Topic: "t", Time: time.Date(57000, 1, 2, 3, 4, 5, 6000000, time.UTC)},
-		{ID: "e", Topic: "t", Time: at, Headers: []inbox.Header{{"", nil}, {"z\x00", []byte{}}, {"\xff", []byte("v")}, {"é", nil}}},
+		{ID: "e", Topic: "t", Time: at, Headers: []inbox.Header{{Key: "", Value: nil}, {Key: "z\x00", Value: []byte{}}, {Key: "\xff", Value: []byte("v")}, {Key: "é", Value: nil}}},
 		{ID: "f", Topic: "t", Time: time.UnixMilli(1 << 62).UTC()},
 		{ID: "g", Topic: "t", Time: time.UnixMilli(-1 << 62).UTC()},
 		{ID: "h", Topic: "t"},

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
 	"github.com/walpost/walpost/outbox"
 	"github.com/walpost/walpost/router"
 )

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
 // The names of two columns of a new table, unless a Table has others.
@@ -24,7 +24,7 @@ const HeadersColumn = "headers"
 
 // A Table is an outbox table to make. The zero value of each field but Name is the default.
 type Table struct {
-	Name pg.Table
+	Name pgname.Table
 	// OrderColumn orders the rows. TimeColumn says when a row was written.
 	OrderColumn, TimeColumn string
 	// Partitioned makes a table that is partitioned by range of TimeColumn, a day each.
@@ -136,14 +136,14 @@ func Comment(text string) string {
 func (t *Table) create() string {
 	key, end := "PRIMARY KEY (id)", ");"
 	if t.Partitioned { // its key must hold the column that it is partitioned by
-		column := pg.QuoteIdent(t.timeColumn())
+		column := pgname.QuoteIdent(t.timeColumn())
 		key, end = "PRIMARY KEY (id, "+column+")", ") PARTITION BY RANGE ("+column+");"
 	}
 	var b strings.Builder
 	for _, col := range t.Columns() {
 		name := col.Name
 		if !slices.Contains(plain, name) {
-			name = pg.QuoteIdent(name)
+			name = pgname.QuoteIdent(name)
 		}
 		line := fmt.Sprintf("  %-14s %s,", name, col.Definition)
 		if col.Comment != "" {
@@ -163,5 +163,5 @@ BEGIN
     EXECUTE format('CREATE TABLE %%I.%%I PARTITION OF %%I.%%I FOR VALUES FROM (%%L) TO (%%L)', %[1]s, %[3]s || to_char(today + d, '"_p"YYYYMMDD'),
       %[1]s, %[2]s, (today + d)::text || ' 00:00:00+00', (today + d + 1)::text || ' 00:00:00+00');
   END LOOP;
-END $$;`, pg.QuoteLiteral(t.Name.Schema), pg.QuoteLiteral(t.Name.Name), pg.QuoteLiteral(pg.CutName(t.Name.Name, len("_pYYYYMMDD"))))
+END $$;`, pgname.QuoteLiteral(t.Name.Schema), pgname.QuoteLiteral(t.Name.Name), pgname.QuoteLiteral(pgname.CutName(t.Name.Name, len("_pYYYYMMDD"))))
 }

@@ -1,0 +1,14 @@
+// The writer of events needs pgx, and nothing of the relay.
+module github.com/walpost/walpost/outbox
+
+go 1.26.0
+
+require github.com/walpost/walpost/internal/lib v0.0.0
+
+require github.com/jackc/pgx/v5 v5.12.0
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	golang.org/x/text v0.41.0 // indirect
+)

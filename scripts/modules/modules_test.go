@@ -1,0 +1,216 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/module"
+
+	"github.com/walpost/walpost/internal/testenv/short"
+)
+
+// A user is what a Go team has: a module outside of this checkout that gets walpost's modules from a proxy.
+type user struct {
+	*testing.T
+	dir string
+	env []string
+}
+
+// testVersion is one that the module cache of this machine does not have.
+var testVersion = fmt.Sprintf("v0.9999.%d", os.Getpid())
+
+// newUser has a proxy with the modules of this checkout. The others are those of the machine's module cache.
+func newUser(t *testing.T) *user {
+	t.Helper()
+	all, err := load("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := t.TempDir()
+	if err := all.proxy(proxy, testVersion); err != nil {
+		t.Fatal(err)
+	}
+	u := &user{T: t, dir: t.TempDir()}
+	cache, proxies := u.goEnv("GOMODCACHE"), u.goEnv("GOPROXY")
+	u.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GONOSUMDB=github.com/walpost/*",
+		"GOBIN="+filepath.Join(u.dir, "bin"), "GOPROXY=file://"+proxy+",file://"+filepath.Join(cache, "cache", "download")+","+proxies)
+	t.Cleanup(func() {
+		for _, m := range all.mods { // what the go command has put into the machine's cache
+			path, err := module.EscapePath(m.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			old, err := filepath.Glob(filepath.Join(cache, "cache", "download", path, "@v", testVersion+".*"))
+			for _, file := range append(old, filepath.Join(cache, path+"@"+testVersion)) {
+				err = errors.Join(err, os.RemoveAll(file))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return u
+}
+
+func (u *user) goEnv(name string) string { return strings.TrimSpace(u.run(".", "go", "env", name)) }
+
+func (u *user) run(dir, name string, args ...string) string {
+	u.Helper()
+	cmd := exec.CommandContext(u.Context(), name, args...)
+	cmd.Dir, cmd.Env = dir, u.env
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		u.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// service builds a service of this source. It returns its modules, without itself, and its size.
+func (u *user) service(name, source string) (modules []string, linked []string, size int64) {
+	u.Helper()
+	dir := filepath.Join(u.dir, name)
+	gomod := "module example.com/" + name + "\n\ngo 1.26.0\n"
+	all, err := load("../..")
+	if err != nil {
+		u.Fatal(err)
+	}
+	for _, m := range all.mods {
+		if strings.Contains(source, `"`+m.path+`"`) || m.dir == "outbox" && strings.Contains(source, m.path+"/outboxtest") {
+			gomod += fmt.Sprintf("\nrequire %s %s\n", m.path, testVersion)
+		}
+	}
+	for file, content := range map[string]string{"go.mod": gomod, "main.go": source} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			u.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
+			u.Fatal(err)
+		}
+	}
+	u.run(dir, "go", "mod", "tidy")
+	u.run(dir, "go", "vet", ".")
+	u.run(dir, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", "service", ".")
+	info, err := os.Stat(filepath.Join(dir, "service"))
+	if err != nil {
+		u.Fatal(err)
+	}
+	modules = strings.Split(strings.TrimSpace(u.run(dir, "go", "list", "-m", "all")), "\n")
+	for line := range strings.Lines(u.run(dir, "go", "version", "-m", "service")) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "dep" {
+			linked = append(linked, fields[1])
+		}
+	}
+	return modules[1:], linked, info.Size()
+}
+
+// A service takes what it uses: each kind of service has the modules of its driver and its client, and ours.
+func TestAServiceTakesWhatItUses(t *testing.T) {
+	short.Skip(t, "it builds programs against a module proxy")
+	u := newUser(t)
+	const head = "package main\n\nimport (\n"
+	bare := map[string][]string{}
+	for _, c := range []struct {
+		name, source string
+		beside       string // the service without walpost that it is compared with
+		ours         int    // how many modules come in addition
+	}{
+		{"pgx", head + "\t\"context\"\n\n\t\"github.com/jackc/pgx/v5/pgxpool\"\n)\n\nfunc main() { _, _ = pgxpool.New(context.Background(), \"\") }\n", "", 0},
+		{"kafka", head + "\t\"context\"\n\n\t\"github.com/jackc/pgx/v5/pgxpool\"\n\t\"github.com/twmb/franz-go/pkg/kadm\"\n\t\"github.com/twmb/franz-go/pkg/kgo\"\n)\n\nfunc main() {\n\t_, _ = pgxpool.New(context.Background(), \"\")\n\tcl, _ := kgo.NewClient()\n\t_ = kadm.NewClient(cl)\n}\n", "", 0},
+		{"writer", head + "\t\"context\"\n\n\t\"github.com/jackc/pgx/v5/pgxpool\"\n\t\"github.com/walpost/walpost/outbox\"\n)\n\nfunc main() {\n\t_, _ = pgxpool.New(context.Background(), \"\")\n\t_ = outbox.Write(context.Background(), nil)\n}\n", "pgx", 2},
+		{"consumer", head + "\t\"context\"\n\n\t\"github.com/jackc/pgx/v5/pgxpool\"\n\t\"github.com/walpost/walpost/inbox\"\n\t\"github.com/walpost/walpost/inbox/consumer\"\n)\n\nfunc main() {\n\tpool, _ := pgxpool.New(context.Background(), \"\")\n\t_ = inbox.Pgx(pool)\n\t_, _ = consumer.New(consumer.Config{})\n}\n", "kafka", 3},
+	} {
+		modules, linked, size := u.service(c.name, c.source)
+		bare[c.name] = modules
+		t.Logf("%s: %d modules, %d of them linked, %d bytes", c.name, len(modules), len(linked), size)
+		if c.beside == "" {
+			continue
+		}
+		var more []string
+		for _, m := range modules {
+			path, _, _ := strings.Cut(m, " ")
+			if !slices.ContainsFunc(bare[c.beside], func(b string) bool { return strings.HasPrefix(b, path+" ") }) {
+				more = append(more, path)
+			}
+		}
+		if len(more) != c.ours || slices.ContainsFunc(more, func(path string) bool { return !strings.HasPrefix(path, "github.com/walpost/walpost/") }) {
+			t.Errorf("%s brings the modules %q, want %d of walpost and no others", c.name, more, c.ours)
+		}
+	}
+}
+
+// go install gets the program without the checkout.
+func TestTheProgramIsInstalledFromItsModules(t *testing.T) {
+	short.Skip(t, "it builds the program against a module proxy")
+	u := newUser(t)
+	u.run(u.dir, "go", "install", "github.com/walpost/walpost/cmd/walpost@"+testVersion)
+	if out := u.run(u.dir, filepath.Join(u.dir, "bin", "walpost"), "version"); !strings.Contains(out, testVersion) {
+		t.Errorf("version: %s", out)
+	}
+}
+
+func TestEachModuleGetsItsTag(t *testing.T) {
+	all, err := load("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := all.tags(&out); err == nil && strings.Contains(out.String(), unreleased) {
+		t.Errorf("tags of no version: %s", out.String())
+	}
+	copied := &set{root: t.TempDir(), mods: all.mods}
+	for _, m := range all.mods {
+		data, err := os.ReadFile(all.file(m, "go.mod"))
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(copied.file(m, "go.mod")), 0o700)
+		}
+		if err == nil {
+			err = os.WriteFile(copied.file(m, "go.mod"), data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(copied.root, "go.work"), read(t, "../../go.work"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := copied.require("1.2"); err == nil {
+		t.Error("1.2 is a version")
+	}
+	if err := copied.require("v1.2.3"); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if err := copied.tags(&out); err != nil {
+		t.Fatal(err)
+	}
+	tags := strings.Fields(out.String())
+	if len(tags) != len(all.mods) || tags[0] != "v1.2.3" || !slices.Contains(tags, "outbox/v1.2.3") {
+		t.Errorf("tags %q", tags)
+	}
+	if work := string(read(t, filepath.Join(copied.root, "go.work"))); strings.Contains(work, unreleased) || !strings.Contains(work, "outbox v1.2.3 => ./outbox") {
+		t.Errorf("go.work: %s", work)
+	}
+	first := copied.mods[0]
+	if err := edit(copied.file(first, "go.mod"), func(f *modfile.File) error { return copied.requireIn(f, "v1.2.4") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := copied.tags(&out); err == nil || !strings.Contains(err.Error(), "v1.2.4") && !strings.Contains(err.Error(), "v1.2.3") {
+		t.Errorf("two versions: %v", err)
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
