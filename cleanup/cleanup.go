@@ -114,7 +114,7 @@ const (
 type Status struct {
 	Rows       uint64 `json:"rows"`            // deleted, or moved to the archive
 	Partitions uint64 `json:"partitions"`      // dropped
-	Made       uint64 `json:"partitions_made"` // partitions that were created ahead
+	Made       uint64 `json:"partitions_made"` // partitions that were created in advance
 
 	Waiting  string    `json:"waiting"`               // why no row is removed now; "" if nothing prevents it
 	Err      string    `json:"error"`                 // of the newest pass; "" if it succeeded

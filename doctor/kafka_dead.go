@@ -42,7 +42,7 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	defer cancel()
 	t, refused := c.ownTopic(ctx, name, topic, used, statelog.Letters)
 	if refused != nil {
-		c.add(name+" size", Warn, "the brokers refuse to raise max.message.bytes to the size of a request ("+errorLine(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
+		c.add(name+" size", Warn, "the brokers refuse to raise max.message.bytes to the size of a request ("+errorLine(refused)+"): the relay halts on a "+what+" that is larger than the topic's limit")
 	}
 	if t == nil {
 		return
@@ -129,7 +129,7 @@ func (c *kafkaCheck) letterSettings(name, what, topic string, kv map[string]stri
 		if n == c.largest {
 			verdict = Warn // only events that are too large for their own topic do not fit
 		}
-		c.add(name+" size", verdict, fmt.Sprintf("max.message.bytes is %d, no more than the largest max.message.bytes of the topics of the rows (%d): the relay halts at a %s that is larger", n, c.largest, what),
+		c.add(name+" size", verdict, fmt.Sprintf("max.message.bytes is %d, no more than the largest max.message.bytes of the topics of the rows (%d): the relay halts on a %s that is larger", n, c.largest, what),
 			c.fixes.topic(topic, fmt.Sprintf("max.message.bytes=%d", min(2*c.largest, kafka.MaxRequest))))
 	}
 }

@@ -87,7 +87,7 @@ func (s *shutdown) halt(ctx context.Context, err error) error {
 	bad := errors.As(err, &s.bad)
 	s.ended("halted", err)
 	// Before anybody can see the state, and looks for the reason.
-	s.log.Error("halted: this needs a person", "err", err, hint(err), "in_flight", s.inFlight(), "linger", long)
+	s.log.Error("halted: this needs an operator", "err", err, hint(err), "in_flight", s.inFlight(), "linger", long)
 	s.l.to(halts, err.Error())
 	if bad && !s.at.closed() {
 		until := since.Add(max(linger, s.cfg.ShutdownGrace))

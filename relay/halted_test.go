@@ -58,7 +58,7 @@ func TestAHaltByABadEventDeliversWhatIsInFlight(t *testing.T) {
 		if !fault.NeedsPerson(r.err) || strings.Contains(fault.Hint(r.err), "SELECT") {
 			t.Errorf("%v, hint %s", r.err, fault.Hint(r.err))
 		}
-		r.wantLog(t, `"halted: this needs a person"`, 1)
+		r.wantLog(t, `"halted: this needs an operator"`, 1)
 	})
 }
 

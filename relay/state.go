@@ -68,7 +68,7 @@ const (
 	flows   trigger = "the stream comes next"
 	loses   trigger = "the session is lost"
 	stops   trigger = "a stop, or a fault that ends the process"
-	halts   trigger = "a fault that needs a person"
+	halts   trigger = "a fault that needs an operator"
 	closes  trigger = "everything is closed"
 	ends    trigger = "Run returns"
 )

@@ -48,8 +48,9 @@ type Config struct {
 	// Create the publication and the slot if they're missing.
 	Create bool `yaml:"create"`
 	// What to do with rows from before the first start: `initial` publishes them, `after <bound>`
-	// leaves out those up to a bound that `walpost run` prints. Otherwise walpost refuses to start if
-	// there are rows. See [backfill.md](backfill.md).
+	// leaves out those up to a bound that `walpost run` prints. Otherwise walpost refuses a first
+	// start if there are rows. `never` also gives up an unfinished snapshot, and lets
+	// `walpost setup --make-slot` leave the rows out. See [backfill.md](backfill.md).
 	Snapshot string `yaml:"snapshot" words:"|never|initial" pattern:"^(never|initial|after [0-9]+/[0-9]+)?$" example:"after 7391234567890123456/4242"`
 	// A column that grows with each row, such as an identity. It orders rows that are read from the
 	// table if the server keeps no commit times, and rows from one statement.

@@ -19,9 +19,10 @@ type Config struct {
 	// How large `pg_wal` may become; `0` is unknown. Without `max_slot_wal_keep_size` on the server,
 	// the forecast needs it.
 	WALDiskSize size.Bytes `yaml:"wal_disk_size" words:"0" min:"64MiB" example:"100GiB" reload:"true"`
-	// What happens when the slot retains `monitor.retained_critical`, or by `monitor.breaker_forecast`.
-	// `stop_and_drop_slot` stops delivery and drops the slot, even of a halted relay, to save the
-	// database's disk. Run [`walpost recover`](backfill.md) afterwards.
+	// What happens when the slot retains `monitor.retained_critical`, or when
+	// `monitor.breaker_forecast` trips it. `stop_and_drop_slot` stops delivery and drops the slot,
+	// even of a halted relay, to save the database's disk. Run [`walpost recover`](backfill.md)
+	// afterwards.
 	Breaker string `yaml:"breaker" words:"none|alert|stop_and_drop_slot"`
 	// Trip the breaker when `monitor.wal_disk_size`, which this needs, will be used up within this
 	// time, unless the server invalidates the slot first.

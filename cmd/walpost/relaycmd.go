@@ -27,9 +27,9 @@ more than a second after the first.
 
 If Kafka, a topic or the database is not available, run waits, and /readyz and the log name what run
 waits for. run halts if the slot is lost, if the history of the server does not continue the history
-of the previous server, or if an event can never be delivered and delivery.on_poison is halt. A person
-must then repair the cause. run shows the reason on /readyz for halt_linger, and exits with 3. If run
-halts at an event, it first delivers all earlier events.
+of the previous server, or if an event can never be delivered and delivery.on_poison is halt. An
+operator must then repair the cause. run shows the reason on /readyz for halt_linger, and exits with 3.
+If run halts on an event, it first delivers all earlier events.
 
 After SIGHUP, run reads the file again. It applies new values of the keys that docs/configuration.md
 marks, and refuses the file if another key has changed. run reads files with secrets again for each

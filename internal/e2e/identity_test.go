@@ -140,7 +140,7 @@ func (w *world) halted(r *relay, before string, want ...string) (reason, log str
 		w.t.Errorf("exit code %d, want 3", code)
 	}
 	log = r.log.String()
-	if n := strings.Count(log, "halted: this needs a person"); n != 1 {
+	if n := strings.Count(log, "halted: this needs an operator"); n != 1 {
 		w.t.Errorf("the halt is logged %d times", n)
 	}
 	for _, text := range want {

@@ -211,7 +211,7 @@ func (k *takeover) refused(want ...string) (token string) {
 	if code != 3 {
 		k.t.Errorf("exit code %d, want 3", code)
 	}
-	if n := strings.Count(out, "halted: this needs a person"); n != 1 {
+	if n := strings.Count(out, "halted: this needs an operator"); n != 1 {
 		k.t.Errorf("the halt is logged %d times", n)
 	}
 	for _, words := range want {
