@@ -56,6 +56,9 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	} else {
 		c.add(name, OK, "the topic exists and, according to the brokers, can be read and written")
 	}
+	if may, known := t.Allows(kmsg.ACLOperationDelete); known && !may && c.cfg.Park && topic == c.cfg.Parking {
+		c.add(name+" deletion", Warn, "the relay's user may not delete records of the topic, so those of released events stay, and the topic grows", c.fixes.grant(topic, "Delete"))
+	}
 	if c.settingsKnown(name, t, "the topic keeps every "+what) {
 		c.letterSettings(name, what, topic, t.Settings)
 		c.replicas(name, t)

@@ -91,9 +91,11 @@ func (f *kafkaFixes) create(how kafka.NewTopic) fix.Step {
 	return fix.Command(cmd)
 }
 
-// actions are what policies of AWS call operations on a topic.
+// actions are what policies of AWS call operations on a topic. Kafka's Delete on a topic also allows to delete records, and AWS defines
+// DeleteTopic as that operation (https://docs.aws.amazon.com/msk/latest/developerguide/kafka-actions.html).
 var actions = map[string]string{
 	"Write": "WriteData", "Read": "ReadData", "Describe": "DescribeTopic", "DescribeConfigs": "DescribeTopicDynamicConfiguration", "Create": "CreateTopic",
+	"Delete": "DeleteTopic",
 }
 
 // grant lets the relay's user do something with a topic.

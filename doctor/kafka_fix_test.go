@@ -28,6 +28,7 @@ func TestFixesAreCommandsOfKafkasTools(t *testing.T) {
 		acl + " --operation IdempotentWrite --cluster":                                                                                                     f.grantIdempotentWrite(),
 		acl + " --operation Write --operation Describe --transactional-id n":                                                                               f.grantTransactional("n"),
 		"Allow kafka-cluster:WriteData, kafka-cluster:DescribeTopicDynamicConfiguration on topic t in the IAM policy of the relay's role.":                 iam.grant("t", "Write", "DescribeConfigs"),
+		"Allow kafka-cluster:DeleteTopic on topic t in the IAM policy of the relay's role.":                                                                iam.grant("t", "Delete"),
 		"Allow kafka-cluster:WriteDataIdempotently on the cluster in the IAM policy of the relay's role.":                                                  iam.grantIdempotentWrite(),
 		"Allow kafka-cluster:AlterTransactionalId, kafka-cluster:DescribeTransactionalId on the transactional id n in the IAM policy of the relay's role.": iam.grantTransactional("n"),
 	} {

@@ -32,6 +32,7 @@ type right struct {
 var operations = map[string]kmsg.ACLOperation{
 	"Write": kmsg.ACLOperationWrite, "Read": kmsg.ACLOperationRead, "Describe": kmsg.ACLOperationDescribe, "Create": kmsg.ACLOperationCreate,
 	"DescribeConfigs": kmsg.ACLOperationDescribeConfigs, "IdempotentWrite": kmsg.ACLOperationIdempotentWrite,
+	"Delete": kmsg.ACLOperationDelete,
 }
 
 func grant(t *testing.T, cl *kgo.Client, principal string, rights ...right) {
@@ -89,8 +90,9 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 		{operation: "Describe"},
 		{operation: "DescribeConfigs"},
 	}
-	parks := append(full[:len(full):len(full)],
+	keeps := append(full[:len(full):len(full)],
 		right{operation: "Write", topic: "parked"}, right{operation: "Read", topic: "parked"}, right{operation: "DescribeConfigs", topic: "parked"})
+	parks := append(keeps[:len(keeps):len(keeps)], right{operation: "Delete", topic: "parked"})
 	without := func(out ...right) (left []right) {
 		for _, r := range full {
 			keep := true
@@ -133,6 +135,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 		{story: "the transactional id, without park_key", rights: parks, topics: topic, cp: cp},
 		{story: "the transactional id", rights: parks, topics: topic, cp: cp, park: true, name: "transactional id n", verdict: Fail, why: "may not write with this transactional id", fixed: true},
 		{story: "Write on the transactional id", rights: and(parks, right{operation: "Describe", transactional: "n"}), topics: topic, cp: cp, park: true, name: "transactional id n", verdict: Fail, why: "may not write with this transactional id", fixed: true},
+		{story: "to Delete parked events", rights: and(keeps, right{operation: "Write", transactional: "n"}), topics: topic, cp: cp, park: true, name: "parked event topic parked deletion", verdict: Warn, why: "may not delete records of the topic", fixed: true},
 		{story: "nothing, with park_key", rights: and(parks, right{operation: "Write", transactional: "n"}), topics: topic, cp: cp, park: true},
 		{story: "a producer id", rights: full[5:], name: "idempotent producing", verdict: Fail, why: "has neither IdempotentWrite", fixed: true},
 		{story: "nothing, with IdempotentWrite", rights: and(full[5:], right{operation: "IdempotentWrite"})},
