@@ -191,7 +191,7 @@ var otherPrograms = map[string]string{
 	"date":                      "a program of the machine",
 	"docker":                    "deploy/helm/compose_test.go reads docs/install.md; there is no daemon",
 	"dpkg":                      "deploy/release/debian_test.go installs the package",
-	"editor":                    "a person",
+	"editor":                    "an operator",
 	"grep":                      "a program of the machine",
 	"head":                      "a program of the machine",
 	"helm":                      "deploy/helm/kustomize_test.go renders the values; there is no cluster",
@@ -213,7 +213,7 @@ var (
 	paths    = regexp.MustCompile(`(?:^|\s)(\./[\w./-]+|\.ci/\w+|deploy/[\w./-]+|examples/[\w./-]+|scripts/[\w./-]+|docs/[\w./-]+)`)
 	inner    = regexp.MustCompile(`(?:-- |exec (?:-it? |-T )?walpost )walpost `)
 	ofRelay  = regexp.MustCompile(`127\.0\.0\.1:9640(/[a-z/]+)`)
-	variable = regexp.MustCompile(`^[A-Z_]+=\S* `)
+	variable = regexp.MustCompile(`^(?:[A-Z_]+=\S*|sudo(?: -u \w+)?) `)
 )
 
 // Each command of walpost that a page gives exists, with its flags and its number of arguments. Each path of the repository
