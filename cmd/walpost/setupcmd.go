@@ -27,7 +27,7 @@ it. If the DSN names an administrator, use --role to name the role that walpost 
 
 --migration prints only the SQL of the tables, for a migration tool: a file for goose, or the up or
 down file for golang-migrate. It does not connect to the database. With --inbox, it prints the tables
-of the Go package inbox (docs/consume-events.md), or with --from what brings tables of an earlier version
+of the Go package inbox (docs/consume-events.md), or with --from what brings tables from an earlier version
 to the present one.
 
 A slot holds WAL from the moment it exists. Therefore setup creates the slot only with --make-slot.
