@@ -183,6 +183,28 @@ func TestARequestThatDidNotHelpIsForeseen(t *testing.T) {
 	})
 }
 
+// If the dead letter topic refused a letter that was asked for, a start after its limit was raised writes the letter without a new request.
+func TestARaisedLimitNeedsNoNewRequest(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK, w.clean = true, false
+		cfg := Config{Poison: Poison{Topic: deadTopic, Version: "test"}}
+		w.commit("a", "!", "b")
+		w.do(func() { w.lettersTooLarge = true })
+		for n := range 2 {
+			r := w.start(cfg)
+			<-r.done
+			badOf(t, r.err)
+			if n == 0 {
+				w.skip(func(h *checkpoint.Halt) bool { h.Time = time.Now(); return true })
+			}
+		}
+		w.do(func() { w.lettersTooLarge = false })
+		r := w.start(cfg)
+		w.want(t, 10*time.Second, "all the others, and nothing left in the store", func() bool { return w.allDelivered() && w.halts() == 0 })
+		r.stopped(t, time.Second)
+	})
+}
+
 // A stop within a transaction remembers the letters of its first part. The next start does not write them again, and does not halt at
 // them under another policy.
 func TestAStartDoesNotDealWithALetterAgain(t *testing.T) {
