@@ -2,9 +2,10 @@
 // one version, and go.work lets a checkout use them as they are. No go.mod has a replace directive, because go install
 // would refuse it.
 //
-//	go run ./scripts/modules tidy [-diff]       go mod tidy in each module; with -diff, only check
-//	go run ./scripts/modules version v1.2.3     require that version of each other
-//	go run ./scripts/modules tags               the tags of a release, one for each module
+//	go run ./scripts/modules tidy [-diff]         go mod tidy in each module; with -diff, only check
+//	go run ./scripts/modules version v1.2.3       require that version of each other
+//	go run ./scripts/modules tags [v1.2.3]        print the tags of a release; with a version, check that this commit has them
+//	go run ./scripts/modules replace ../shop      have another module use this checkout, by replace directives in its go.mod
 package main
 
 import (
@@ -44,8 +45,12 @@ func run(out io.Writer, args ...string) error {
 		return all.require(args[1])
 	case command == "tags" && len(args) == 1:
 		return all.tags(out)
+	case command == "tags" && len(args) == 2:
+		return all.tagged(args[1])
+	case command == "replace" && len(args) == 2:
+		return all.replace(args[1])
 	}
-	return errors.New("usage: modules tidy [-diff] | version v1.2.3 | tags")
+	return errors.New("usage: modules tidy [-diff] | version v1.2.3 | tags [v1.2.3] | replace DIR")
 }
 
 // A set is the modules of a checkout.
@@ -126,8 +131,12 @@ func (s *set) require(version string) error {
 		return err
 	}
 	for _, r := range slices.Clone(work.Replace) {
-		from, to := r.Old, r.New
-		err = cmp.Or(err, work.DropReplace(from.Path, from.Version), work.AddReplace(from.Path, version, to.Path, ""))
+		err = cmp.Or(err, work.DropReplace(r.Old.Path, r.Old.Version))
+	}
+	for _, m := range s.mods {
+		if m.dir != "." {
+			err = cmp.Or(err, work.AddReplace(m.path, version, "./"+filepath.ToSlash(m.dir), ""))
+		}
 	}
 	if err != nil {
 		return err
@@ -146,27 +155,35 @@ func (s *set) requireIn(f *modfile.File, version string) error {
 	return err
 }
 
-// tags prints the tag of each module in the version that the modules require of each other.
-func (s *set) tags(out io.Writer) error {
-	version := ""
+// version is the one that the modules require of each other.
+func (s *set) version() (version string, err error) {
 	for _, m := range s.mods {
 		data, err := os.ReadFile(s.file(m, "go.mod"))
 		if err != nil {
-			return err
+			return "", err
 		}
 		f, err := modfile.Parse("go.mod", data, nil)
 		if err != nil {
-			return err
+			return "", err
 		}
 		for _, r := range f.Require {
 			if !s.has(r.Mod.Path) {
 				continue
 			}
 			if version != "" && r.Mod.Version != version {
-				return fmt.Errorf("%s requires %s, and others require %s: run modules version", m.path, r.Mod, version)
+				return "", fmt.Errorf("%s requires %s, and others require %s: run modules version", m.path, r.Mod, version)
 			}
 			version = r.Mod.Version
 		}
+	}
+	return cmp.Or(version, unreleased), nil
+}
+
+// tags prints the tag of each module in the version that the modules require of each other.
+func (s *set) tags(out io.Writer) error {
+	version, err := s.version()
+	if err != nil {
+		return err
 	}
 	if version == unreleased {
 		return errors.New("the modules require " + unreleased + " of each other: run modules version")
@@ -177,6 +194,49 @@ func (s *set) tags(out io.Writer) error {
 	return nil
 }
 
+// tagged checks that the commit has the tags of a version.
+func (s *set) tagged(version string) error {
+	var want strings.Builder
+	if err := s.tags(&want); err != nil {
+		return err
+	}
+	cmd := exec.Command("git", "tag", "--points-at", "HEAD")
+	cmd.Dir = s.root
+	has, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("git tag: %w", err)
+	}
+	for tag := range strings.FieldsSeq(want.String()) {
+		if !strings.HasSuffix("/"+tag, "/"+version) {
+			return fmt.Errorf("the modules require %s of each other, not %s: run modules version", tag[strings.LastIndex(tag, "/")+1:], version)
+		}
+		if !slices.Contains(strings.Fields(string(has)), tag) {
+			return fmt.Errorf("this commit has no tag %s", tag)
+		}
+	}
+	return nil
+}
+
+// replace has a module elsewhere use this checkout.
+func (s *set) replace(dir string) error {
+	root, err := filepath.Abs(s.root)
+	if err != nil {
+		return err
+	}
+	return edit(filepath.Join(dir, "go.mod"), func(f *modfile.File) error { return s.replaceIn(f, root, "") })
+}
+
+// replaceIn replaces each module by its folder, but for one.
+func (s *set) replaceIn(f *modfile.File, root, but string) error {
+	var err error
+	for _, m := range s.mods {
+		if m.path != but {
+			err = cmp.Or(err, f.AddReplace(m.path, "", filepath.Join(root, m.dir), ""))
+		}
+	}
+	return err
+}
+
 // unreleased stands in each go.mod until the first release.
 const unreleased = "v0.0.0"
 
@@ -184,6 +244,10 @@ const unreleased = "v0.0.0"
 // a copy of go.mod that replaces them.
 func (s *set) tidy(diff bool) error {
 	root, err := filepath.Abs(s.root)
+	if err != nil {
+		return err
+	}
+	version, err := s.version()
 	if err != nil {
 		return err
 	}
@@ -207,16 +271,7 @@ func (s *set) tidy(diff bool) error {
 				return err
 			}
 		}
-		err = edit(copied, func(f *modfile.File) error {
-			var err error
-			for _, other := range s.mods {
-				if other.path != m.path {
-					err = cmp.Or(err, f.AddReplace(other.path, "", filepath.Join(root, other.dir), ""))
-				}
-			}
-			return err
-		})
-		if err != nil {
+		if err := edit(copied, func(f *modfile.File) error { return s.replaceIn(f, root, m.path) }); err != nil {
 			return err
 		}
 		cmd := exec.Command("go", "mod", "tidy", "-modfile="+copied)
@@ -232,7 +287,7 @@ func (s *set) tidy(diff bool) error {
 					err = cmp.Or(err, f.DropReplace(other.path, ""))
 				}
 			}
-			return cmp.Or(err, s.requireIn(f, unreleasedOr(before["go.mod"], s)))
+			return cmp.Or(err, s.requireIn(f, version))
 		})
 		if err != nil {
 			return err
@@ -257,18 +312,6 @@ func (s *set) tidy(diff bool) error {
 		return fmt.Errorf("not tidy: %s: run go run ./scripts/modules tidy", strings.Join(untidy, ", "))
 	}
 	return nil
-}
-
-// unreleasedOr is the version that a go.mod requires of the other modules.
-func unreleasedOr(data []byte, s *set) string {
-	if f, err := modfile.Parse("go.mod", data, nil); err == nil {
-		for _, r := range f.Require {
-			if s.has(r.Mod.Path) {
-				return r.Mod.Version
-			}
-		}
-	}
-	return unreleased
 }
 
 // proxy writes the modules in a version as a module proxy has them, into a folder: what a user's go command would get.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,7 +10,6 @@ import (
 	"testing"
 
 	"golang.org/x/mod/modfile"
-	"golang.org/x/mod/module"
 
 	"github.com/walpost/walpost/internal/testenv/short"
 )
@@ -23,10 +21,10 @@ type user struct {
 	env []string
 }
 
-// testVersion is one that the module cache of this machine does not have.
-var testVersion = fmt.Sprintf("v0.9999.%d", os.Getpid())
+const testVersion = "v0.9999.0"
 
-// newUser has a proxy with the modules of this checkout. The others are those of the machine's module cache.
+// newUser has a proxy with the modules of this checkout. The others come from the machine's module cache, or from where
+// that gets them.
 func newUser(t *testing.T) *user {
 	t.Helper()
 	all, err := load("../..")
@@ -39,23 +37,8 @@ func newUser(t *testing.T) *user {
 	}
 	u := &user{T: t, dir: t.TempDir()}
 	cache, proxies := u.goEnv("GOMODCACHE"), u.goEnv("GOPROXY")
-	u.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GONOSUMDB=github.com/walpost/*",
+	u.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GONOSUMDB=github.com/walpost/*", "GOMODCACHE="+t.TempDir(),
 		"GOBIN="+filepath.Join(u.dir, "bin"), "GOPROXY=file://"+proxy+",file://"+filepath.Join(cache, "cache", "download")+","+proxies)
-	t.Cleanup(func() {
-		for _, m := range all.mods { // what the go command has put into the machine's cache
-			path, err := module.EscapePath(m.path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			old, err := filepath.Glob(filepath.Join(cache, "cache", "download", path, "@v", testVersion+".*"))
-			for _, file := range append(old, filepath.Join(cache, path+"@"+testVersion)) {
-				err = errors.Join(err, os.RemoveAll(file))
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		}
-	})
 	return u
 }
 
@@ -145,6 +128,30 @@ func TestAServiceTakesWhatItUses(t *testing.T) {
 	}
 }
 
+// Until a release, a service uses the checkout.
+func TestAServiceUsesTheCheckout(t *testing.T) {
+	short.Skip(t, "it builds a program")
+	u := &user{T: t, env: append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath")}
+	dir := t.TempDir()
+	for file, content := range map[string]string{
+		"go.mod":  "module example.com/shop\n\ngo 1.26.0\n",
+		"main.go": "package main\n\nimport (\n\t\"context\"\n\n\t\"github.com/walpost/walpost/outbox\"\n)\n\nfunc main() { _ = outbox.Write(context.Background(), nil) }\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := load("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := all.replace(dir); err != nil {
+		t.Fatal(err)
+	}
+	u.run(dir, "go", "mod", "tidy")
+	u.run(dir, "go", "build", ".")
+}
+
 // go install gets the program without the checkout.
 func TestTheProgramIsInstalledFromItsModules(t *testing.T) {
 	short.Skip(t, "it builds the program against a module proxy")
@@ -196,6 +203,28 @@ func TestEachModuleGetsItsTag(t *testing.T) {
 	}
 	if work := string(read(t, filepath.Join(copied.root, "go.work"))); strings.Contains(work, unreleased) || !strings.Contains(work, "outbox v1.2.3 => ./outbox") {
 		t.Errorf("go.work: %s", work)
+	}
+	git := func(args ...string) {
+		t.Helper()
+		cmd := exec.Command("git", append([]string{"-c", "user.name=a", "-c", "user.email=a@b.c"}, args...)...)
+		cmd.Dir = copied.root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	git("init", "-q")
+	git("commit", "-q", "--allow-empty", "-m", "a")
+	for _, tag := range tags {
+		if err := copied.tagged("v1.2.3"); err == nil || !strings.Contains(err.Error(), "no tag ") {
+			t.Errorf("before %s: %v", tag, err)
+		}
+		git("tag", tag)
+	}
+	if err := copied.tagged("v1.2.3"); err != nil {
+		t.Error(err)
+	}
+	if err := copied.tagged("v1.2.4"); err == nil || !strings.Contains(err.Error(), "v1.2.3") {
+		t.Errorf("another version: %v", err)
 	}
 	first := copied.mods[0]
 	if err := edit(copied.file(first, "go.mod"), func(f *modfile.File) error { return copied.requireIn(f, "v1.2.4") }); err != nil {
