@@ -22,6 +22,23 @@ func (o *Outbox) Written(ctx context.Context, tx any) (events []Event, err error
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
+	events, _, err = o.read(ctx, from, outboxtable.DefaultTimeColumn+" = now()")
+	return events, err
+}
+
+// WrittenAfter returns the events whose seq is greater than after, in their order, and the greatest
+// seq of the table, or 0. db is a pool, a connection or a transaction, of pgx or database/sql. Like
+// Written, it is for tests, and reads the whole table.
+func (o *Outbox) WrittenAfter(ctx context.Context, db any, after int64) (events []Event, last int64, err error) {
+	from, err := anytx.Any(db)
+	if err != nil {
+		return nil, 0, fmt.Errorf("outbox: %w", err)
+	}
+	return o.read(ctx, from, fmt.Sprintf("%s > %d", outboxtable.DefaultOrderColumn, after))
+}
+
+// read returns the events for which a condition holds, and the greatest seq of the table.
+func (o *Outbox) read(ctx context.Context, from anytx.Tx, condition string) (events []Event, last int64, err error) {
 	names := make([]string, len(o.columns))
 	for i, c := range o.columns {
 		names[i] = pgname.QuoteIdent(c)
@@ -35,25 +52,26 @@ func (o *Outbox) Written(ctx context.Context, tx any) (events []Event, err error
 		names[headersColumn] = "to_jsonb(written) ->> '" + outboxtable.HeadersColumn + "'"
 	}
 	var result string
-	err = from.QueryRow(ctx, fmt.Sprintf("SELECT coalesce(json_agg(json_build_array(%s) ORDER BY %s), '[]')::text FROM %s AS written WHERE %s = now()",
-		strings.Join(names, ", "), outboxtable.DefaultOrderColumn, o.table.Name.SQL(), outboxtable.DefaultTimeColumn), nil, &result)
+	seq := outboxtable.DefaultOrderColumn
+	err = from.QueryRow(ctx, fmt.Sprintf("SELECT coalesce(json_agg(json_build_array(%s) ORDER BY %s) FILTER (WHERE %s), '[]')::text, coalesce(max(%[2]s), 0) FROM %[4]s AS written",
+		strings.Join(names, ", "), seq, condition, o.table.Name.SQL()), nil, &result, &last)
 	var rows [][]*string
 	if err == nil {
 		err = json.Unmarshal([]byte(result), &rows)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("outbox: read %s: %w", o.table.Name, err)
+		return nil, 0, fmt.Errorf("outbox: read %s: %w", o.table.Name, err)
 	}
 	for _, r := range rows {
 		e := Event{ID: *r[0], AggregateType: *r[1], AggregateID: *r[2], Type: *r[3], Payload: Null}
 		if p := r[payloadColumn]; p != nil {
 			if e.Payload, err = base64.StdEncoding.DecodeString(strings.ReplaceAll(*p, "\n", "")); err != nil {
-				return nil, fmt.Errorf("outbox: read %s: %w", o.table.Name, err)
+				return nil, 0, fmt.Errorf("outbox: read %s: %w", o.table.Name, err)
 			}
 		}
 		if len(o.opts.Headers) == 0 && r[headersColumn] != nil {
 			if e.Headers, err = readHeaders(*r[headersColumn]); err != nil {
-				return nil, fmt.Errorf("outbox: read %s: the column %s: %w", o.table.Name, outboxtable.HeadersColumn, err)
+				return nil, 0, fmt.Errorf("outbox: read %s: the column %s: %w", o.table.Name, outboxtable.HeadersColumn, err)
 			}
 		}
 		for i, h := range o.opts.Headers {
@@ -66,7 +84,7 @@ func (o *Outbox) Written(ctx context.Context, tx any) (events []Event, err error
 		}
 		events = append(events, e)
 	}
-	return events, nil
+	return events, last, nil
 }
 
 // readHeaders reads a JSON object as the relay does: a value that is no string is its JSON.

@@ -1,19 +1,45 @@
 package outboxtest_test
 
 import (
+	"context"
+	"database/sql"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walpost/walpost/outbox"
 	"github.com/walpost/walpost/outbox/outboxtest"
 )
 
-func Example() {
+// The tested code writes in the transaction of the test, which is rolled back.
+func ExampleWritten() {
 	var t *testing.T // of the test
 	var tx pgx.Tx    // in which the tested code has written
 
-	events := outboxtest.Written(t, tx)
-	if len(events) != 1 || events[0].Type != "OrderPlaced" {
-		t.Errorf("events %v", events)
+	outboxtest.Expect(t, outboxtest.Written(t, tx), outbox.Event{AggregateID: "4711", Type: "OrderPlaced"})
+}
+
+// The tested code commits by itself. Tests in parallel pass the ids that they use.
+func ExampleSince() {
+	var t *testing.T // of the test
+	var db *sql.DB
+	placeOrder := func(ctx context.Context, id string, total int) {}
+
+	committed := outboxtest.Since(t, db)
+	placeOrder(t.Context(), "4711", 1250)
+	outboxtest.Expect(t, committed("4711"),
+		outbox.Event{AggregateType: "order", AggregateID: "4711", Type: "OrderPlaced", Payload: map[string]any{"total": 1250}})
+}
+
+func ExampleSinceIn() {
+	var t *testing.T // of the test
+	var db *sql.DB
+	orders, err := outbox.New(outbox.Options{Table: "shop.outbox"}) // of the tested service
+	if err != nil {
+		t.Fatal(err)
 	}
+
+	committed := outboxtest.SinceIn(t, orders, db)
+	// …
+	outboxtest.Expect(t, committed()) // nothing was written
 }

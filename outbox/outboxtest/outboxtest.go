@@ -1,7 +1,12 @@
 // Package outboxtest helps to test code that writes events.
+//
+// Code that gets its transaction from the caller is tested with Written: the test begins the
+// transaction, and rolls it back. Code that commits by itself is tested with Since.
 package outboxtest
 
 import (
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/walpost/walpost/outbox"
@@ -12,11 +17,7 @@ import (
 // the table has it, or outbox.Null.
 func Written(t testing.TB, tx any) []outbox.Event {
 	t.Helper()
-	o, err := outbox.New(outbox.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return WrittenTo(t, o, tx)
+	return WrittenTo(t, standard(t), tx)
 }
 
 // WrittenTo is Written for the table of an Outbox.
@@ -27,4 +28,45 @@ func WrittenTo(t testing.TB, o *outbox.Outbox, tx any) []outbox.Event {
 		t.Fatal(err)
 	}
 	return events
+}
+
+// Since begins to watch public.outbox. The function that it returns gives the events that were
+// committed since then, in their order, each time that it is called. With aggregateIDs, it gives only
+// the events with one of them: tests that share a database, in parallel or in several processes,
+// use ids of their own. db is a pool or a connection, of pgx or database/sql, and needs SELECT on the
+// table.
+//
+// The order is that of seq. An event whose transaction had written it before the call, and commits
+// later, can be among them.
+func Since(t testing.TB, db any) (committed func(aggregateIDs ...string) []outbox.Event) {
+	t.Helper()
+	return SinceIn(t, standard(t), db)
+}
+
+// SinceIn is Since for the table of an Outbox.
+func SinceIn(t testing.TB, o *outbox.Outbox, db any) (committed func(aggregateIDs ...string) []outbox.Event) {
+	t.Helper()
+	_, before, err := o.WrittenAfter(t.Context(), db, math.MaxInt64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(aggregateIDs ...string) []outbox.Event {
+		t.Helper()
+		events, _, err := o.WrittenAfter(t.Context(), db, before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.DeleteFunc(events, func(e outbox.Event) bool {
+			return len(aggregateIDs) > 0 && !slices.Contains(aggregateIDs, e.AggregateID)
+		})
+	}
+}
+
+func standard(t testing.TB) *outbox.Outbox {
+	t.Helper()
+	o, err := outbox.New(outbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
 }

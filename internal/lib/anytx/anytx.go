@@ -39,6 +39,30 @@ var ErrNoTransaction = errors.New("this is not a transaction, so the statement w
 // is not in a transaction. The type or the connection of most handles says whether they are in one.
 // For the others, Of asks the server, which takes two round trips and changes nothing.
 func Of(ctx context.Context, handle any) (Tx, error) {
+	tx, in, err := shape(handle)
+	if err != nil {
+		return nil, err
+	}
+	if in == unknown { // such as a *sql.Conn, a Client of ent, or a type of the user
+		if in, err = ask(ctx, tx); err != nil {
+			return nil, fmt.Errorf("%T: ask whether this is a transaction: %w", handle, err)
+		}
+	}
+	if in == outside {
+		return nil, fmt.Errorf("%T: %w", handle, ErrNoTransaction)
+	}
+	return tx, nil
+}
+
+// Any is Of, but handle can also be a pool or a connection: each statement of the Tx is then a
+// transaction.
+func Any(handle any) (Tx, error) {
+	tx, _, err := shape(handle)
+	return tx, err
+}
+
+// shape returns what runs the SQL of a handle, and what the handle says about itself.
+func shape(handle any) (Tx, place, error) {
 	// bun.Tx, sqlx.Tx and the transactions of GORM with prepared statements embed a *sql.Tx. The
 	// ExecContext of bun.Tx has other placeholders.
 	if v := reflect.Indirect(reflect.ValueOf(handle)); v.Kind() == reflect.Struct {
@@ -48,31 +72,20 @@ func Of(ctx context.Context, handle any) (Tx, error) {
 			}
 		}
 	}
-	var tx Tx
-	in := unknown
 	switch h := handle.(type) {
 	case pgxShape:
-		tx, in = pgxTx{h}, ofPGX(h)
+		return pgxTx{h}, ofPGX(h), nil
 	case sqlShape:
-		tx = sqlTx{h}
+		in := unknown
 		if _, is := h.(*sql.Tx); is {
 			in = inside
 		} else if _, pool := h.(interface{ SetMaxOpenConns(n int) }); pool { // *sql.DB, and what embeds it
 			in = outside
 		}
+		return sqlTx{h}, in, nil
 	default:
-		return nil, fmt.Errorf("%T cannot run SQL: it has neither the method Exec of pgx nor ExecContext of database/sql", handle)
+		return nil, unknown, fmt.Errorf("%T cannot run SQL: it has neither the method Exec of pgx nor ExecContext of database/sql", handle)
 	}
-	if in == unknown { // such as a *sql.Conn, a Client of ent, or a type of the user
-		var err error
-		if in, err = ask(ctx, tx); err != nil {
-			return nil, fmt.Errorf("%T: ask whether this is a transaction: %w", handle, err)
-		}
-	}
-	if in == outside {
-		return nil, fmt.Errorf("%T: %w", handle, ErrNoTransaction)
-	}
-	return tx, nil
 }
 
 // A place says whether a handle is in a transaction.
