@@ -57,6 +57,21 @@ func (s *Server) initCluster(ctx context.Context) error {
 	return os.RemoveAll(made)
 }
 
+// copyCluster copies the data directory from the cache. What initCluster makes must be the same for all
+// that share the name there.
+func (s *Server) copyCluster(ctx context.Context) error {
+	cached, err := Cached("cluster-"+filepath.Base(s.bin), func(dir string) error {
+		if err := s.initCluster(ctx); err != nil {
+			return err
+		}
+		return errors.Join(CopyDir(s.DataDir(), filepath.Join(dir, "data")), os.RemoveAll(s.DataDir()))
+	})
+	if err != nil {
+		return err
+	}
+	return CopyDir(filepath.Join(cached, "data"), s.DataDir())
+}
+
 // serverEnv is the whole environment of a server. It excludes the PG… variables of the caller.
 func serverEnv(home string) []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "LC_ALL=C", "TZ=UTC"}

@@ -41,6 +41,10 @@ type Config struct {
 	// Data, if set, makes the data directory. If it is nil, the server has an empty cluster.
 	Data func(dir string) error
 
+	// Reuse copies the empty cluster from the cache, into which the first call puts it. A copy takes a
+	// fifth of the time of initdb. These servers have one system identifier.
+	Reuse bool
+
 	// Folder is the parent of the temporary folder. If it is empty, it is the system's temporary
 	// folder.
 	Folder string
@@ -85,6 +89,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	}
 	if c.Data == nil {
 		c.Data = func(string) error { return s.initCluster(ctx) }
+		if c.Reuse {
+			c.Data = func(string) error { return s.copyCluster(ctx) }
+		}
 	}
 	if err = c.Data(s.DataDir()); err == nil {
 		err = s.first(ctx)

@@ -5,6 +5,8 @@ package localpg
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -143,5 +145,33 @@ func TestAnotherPortIsTriedWhenTheFirstIsTaken(t *testing.T) {
 	})
 	if err != nil || len(ports) > 0 || !s.Running() {
 		t.Errorf("%v, ports left %v", err, ports)
+	}
+}
+
+func TestAReusedClusterIsACopy(t *testing.T) {
+	short.Skip(t, "Postgres")
+	bin, err := binaries(t.Context(), DefaultVersion, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := t.TempDir()
+	if err := os.Chmod(filepath.Dir(cache), 0o755); err != nil { // the server's user enters it
+		t.Fatal(err)
+	}
+	if err := os.Symlink(bin, filepath.Join(cache, filepath.Base(bin))); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("WALPOST_CACHE", cache)
+	const identifier = "SELECT system_identifier::text FROM pg_control_system()"
+	first := start(t, Config{Reuse: true})
+	if _, err := connect(t, first).Exec(t.Context(), "CREATE TABLE mine ()"); err != nil {
+		t.Fatal(err)
+	}
+	second, other := start(t, Config{Reuse: true}), start(t, Config{})
+	if a, b, c := value(t, first, identifier), value(t, second, identifier), value(t, other, identifier); a != b || a == c {
+		t.Errorf("the system identifiers are %s and %s with Reuse, and %s without", a, b, c)
+	}
+	if tables := value(t, second, "SELECT count(*)::text FROM pg_class WHERE relname = 'mine'"); tables != "0" {
+		t.Error("the second server has a table of the first one")
 	}
 }
