@@ -243,3 +243,49 @@ func read(t *testing.T, path string) []byte {
 	}
 	return data
 }
+
+// A service tests itself with walposttest, without a TestMain.
+func TestAServiceTestsItselfWithAWorld(t *testing.T) {
+	short.Skip(t, "Postgres")
+	u := newUser(t)
+	for file, content := range map[string]string{
+		"go.mod": "module example.com/tested\n\ngo 1.26.0\n\nrequire github.com/walpost/walpost/walposttest " + testVersion + "\n",
+		"service_test.go": `package tested
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/outbox"
+	"github.com/walpost/walpost/walposttest"
+)
+
+func TestAnEventArrives(t *testing.T) {
+	w := walposttest.Start(t)
+	conn, err := pgx.Connect(t.Context(), w.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+		return outbox.Write(t.Context(), tx, outbox.Event{AggregateType: "order", AggregateID: "1", Type: "Placed", Payload: 1})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if events := w.Events("outbox.event.order"); len(events) != 1 {
+		t.Errorf("%v", events)
+	}
+}
+`,
+	} {
+		if err := os.WriteFile(filepath.Join(u.dir, file), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u.run(u.dir, "go", "mod", "tidy")
+	if out := u.run(u.dir, "go", "test", "-count=1", "-v", "."); !strings.Contains(out, "--- PASS: TestAnEventArrives") {
+		t.Error(out)
+	}
+}

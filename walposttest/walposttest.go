@@ -1,0 +1,270 @@
+//go:build linux || darwin
+
+// Package walposttest gives a test of a service a Postgres, a broker of Kafka and a relay between them:
+//
+//	w := walposttest.Start(t)
+//
+// The Postgres is a real one, which is downloaded once (15 MB) and shared by the tests of a binary.
+// Each call of Start makes a database in it, with the tables of outbox and inbox, and a broker and a
+// relay in the process of the test. They end with the test, so tests can run in parallel. The server
+// ends with the binary, even if that is killed. No TestMain is needed.
+//
+// It works on Linux and macOS, also as root, and without a network once the server is downloaded. The
+// environment variable WALPOST_CACHE sets the folder for the download.
+package walposttest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/keeper"
+	"github.com/walpost/walpost/internal/localpg"
+	"github.com/walpost/walpost/outbox"
+)
+
+// The program is started once more to guard the server, and then does nothing else: see package keeper.
+// A TestMain would be one more thing that every user has to write.
+func init() { keeper.Init() }
+
+// Options say what Start makes. The zero value is what the function Start makes.
+type Options struct {
+	// Version is the major version of Postgres, "14" to "18". Default: "17".
+	Version string
+
+	// Schema is SQL for the new database, and Migrate gets its DSN, for a library of migrations. Schema
+	// comes first. Start then makes the tables of outbox and inbox that are missing.
+	Schema  string
+	Migrate func(dsn string) error
+
+	// Outbox are the options that the service gives to outbox.New.
+	Outbox outbox.Options
+
+	// Topics exist from the start, with one partition. The relay makes others, also with one partition,
+	// when it has the first event for them. A consumer that starts earlier logs errors until then.
+	Topics []string
+
+	// Relay changes the configuration of the relay, such as its Router. By default the type and the
+	// headers of an event are headers of its record.
+	Relay func(cfg *walpost.Config)
+}
+
+// A World is a database, a broker, and a relay that delivers what is in the outbox. Its methods are for
+// the goroutine of the test.
+type World struct {
+	DSN     string   // of the database, for its superuser
+	Brokers []string // of the broker
+
+	t      testing.TB
+	conn   *pgx.Conn
+	broker *kfake.Cluster
+	relay  *walpost.Relay
+	ended  chan struct{} // closed when the relay has ended
+	err    error         // of the relay; valid after ended
+}
+
+// patience is how long something may take that takes some milliseconds.
+const patience = time.Minute
+
+// Start starts a World that ends with the test. It returns when the relay is ready, so it delivers
+// everything that is committed afterwards. What the relay logs is in the log of the test. The relay
+// makes a slot, for which Postgres waits until the transactions that write in any database of the
+// server have ended: call Start before the test begins one.
+func Start(t testing.TB) *World {
+	t.Helper()
+	return Options{}.Start(t)
+}
+
+// Start is the function Start with options.
+func (o Options) Start(t testing.TB) *World {
+	t.Helper()
+	w := &World{t: t, ended: make(chan struct{})}
+	if err := w.start(o); err != nil {
+		t.Fatal("walposttest: ", err)
+	}
+	return w
+}
+
+func (w *World) start(o Options) error {
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	events, err := outbox.New(o.Outbox)
+	if err != nil {
+		return err
+	}
+	server, err := shared(w.t, cmp.Or(o.Version, "17"))
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("walposttest_%d", databases.Add(1))
+	if err := w.makeDatabase(ctx, server, name); err != nil {
+		return err
+	}
+	if err := w.makeTables(ctx, o, events); err != nil {
+		return err
+	}
+	if w.broker, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(1), kfake.SeedTopics(1, o.Topics...)); err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	w.t.Cleanup(w.broker.Close)
+	w.Brokers = w.broker.ListenAddrs()
+
+	cfg := walpost.DefaultConfig()
+	cfg.Source.DSN, cfg.Source.Table, cfg.Source.Slot = walpost.Secret(w.DSN), cmp.Or(o.Outbox.Table, "public.outbox"), name
+	cfg.Source.Snapshot = "never"
+	cfg.Router.AdditionalPlacement = events.Placement()
+	if o.Outbox.PayloadType == "bytea" {
+		cfg.Records.Value.Name = "bytes"
+	}
+	cfg.Kafka.Brokers, cfg.Kafka.Topics.Create = w.Brokers, true
+	cfg.Checkpoint.Store, cfg.Checkpoint.Path = "file", filepath.Join(w.t.TempDir(), "checkpoint")
+	cfg.HaltLinger = 0
+	cfg.Logger = slog.New(slog.NewTextHandler(w.t.Output(), nil))
+	if o.Relay != nil {
+		o.Relay(&cfg)
+	}
+	if cfg.Source.Kind != walpost.KindWAL {
+		return fmt.Errorf("source.kind is %s, and must be %s", cfg.Source.Kind, walpost.KindWAL)
+	}
+	return w.startRelay(ctx, cfg)
+}
+
+// makeDatabase makes the database and connects to it. At the end of the test, the database and the slot
+// of the same name are dropped.
+func (w *World) makeDatabase(ctx context.Context, server *localpg.Server, name string) error {
+	admin, err := pgx.Connect(ctx, server.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	w.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		defer admin.Close(ctx)
+		if err := drop(ctx, admin, name); err != nil {
+			w.t.Errorf("walposttest: drop database %s: %v", name, err)
+		}
+	})
+	if _, err := admin.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		return err
+	}
+	w.DSN = server.DSN(name)
+	if w.conn, err = pgx.Connect(ctx, w.DSN); err != nil {
+		return err
+	}
+	w.t.Cleanup(func() { _ = w.conn.Close(context.Background()) })
+	return nil
+}
+
+// drop drops a database and its slots. A walsender ends a moment after its client, and holds the slot
+// until then.
+func drop(ctx context.Context, admin *pgx.Conn, name string) error {
+	for {
+		_, err := admin.Exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+		var state interface{ SQLState() string }
+		if err == nil || !errors.As(err, &state) || state.SQLState() != "55006" {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (w *World) makeTables(ctx context.Context, o Options, events *outbox.Outbox) error {
+	if _, err := w.conn.Exec(ctx, o.Schema); err != nil {
+		return fmt.Errorf("Options.Schema: %w", err)
+	}
+	if o.Migrate != nil {
+		if err := o.Migrate(w.DSN); err != nil {
+			return fmt.Errorf("Options.Migrate: %w", err)
+		}
+	}
+	var hasOutbox, hasInbox bool
+	err := w.conn.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL, to_regclass('inbox_processed') IS NOT NULL", cmp.Or(o.Outbox.Table, "public.outbox")).Scan(&hasOutbox, &hasInbox)
+	if err == nil && !hasOutbox {
+		up, _ := events.DDL()
+		_, err = w.conn.Exec(ctx, up)
+	}
+	if err == nil && !hasInbox {
+		err = inbox.Pgx(w.conn).Migrate(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("make the tables of outbox and inbox: %w", err)
+	}
+	return nil
+}
+
+// startRelay returns when the relay is ready. The relay ends with the test.
+func (w *World) startRelay(ctx context.Context, cfg walpost.Config) (err error) {
+	if w.relay, err = walpost.New(cfg); err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(context.Background()) // the test's context ends before its cleanup
+	go func() {
+		defer close(w.ended)
+		w.err = w.relay.Run(running)
+	}()
+	w.t.Cleanup(func() {
+		stop()
+		<-w.ended
+		if w.err != nil && !w.t.Failed() {
+			w.t.Errorf("walposttest: the relay: %v", w.err)
+		}
+	})
+	return w.await(ctx, func() error {
+		if s := w.relay.Status(); !s.Ready {
+			return fmt.Errorf("the relay is not ready: %s", s.Reason)
+		}
+		return nil
+	})
+}
+
+// await waits until done returns nil. It returns an error if the relay or ctx ends before.
+func (w *World) await(ctx context.Context, done func() error) error {
+	for {
+		err := done()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-w.ended:
+			return fmt.Errorf("the relay has ended: %w", w.err)
+		case <-ctx.Done():
+			return err
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+var (
+	databases atomic.Int64
+	servers   sync.Map // from a version to func() (*localpg.Server, error)
+)
+
+// shared returns the server of a version, which ends with the process.
+func shared(t testing.TB, version string) (*localpg.Server, error) {
+	start, _ := servers.LoadOrStore(version, sync.OnceValues(func() (*localpg.Server, error) {
+		return localpg.Start(context.Background(), localpg.Config{
+			Version: version, Reuse: true,
+			// The transactions of autovacuum delay the start of a relay.
+			Parameters: map[string]string{"autovacuum": "off", "max_connections": "500"},
+			Progress:   func(step string) { fmt.Fprintln(os.Stderr, "walposttest:", step) },
+		})
+	}))
+	return start.(func() (*localpg.Server, error))()
+}
