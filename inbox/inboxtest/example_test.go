@@ -33,18 +33,20 @@ func ExampleFails() {
 // A function that writes in a transaction of the inbox. Twice also interrupts it before its commit.
 func ExampleHandler() {
 	var t *testing.T // of the test
-	var db *sql.DB
+	var pool *sql.DB
+	var order any
+	db := inbox.SQL(pool)
 	book := func(ctx context.Context, tx *sql.Tx, m inbox.Message) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO bookings SELECT $1::jsonb", m.Value)
 		return err
 	}
 	bookings := func() (n int) {
-		if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM bookings").Scan(&n); err != nil {
+		if err := pool.QueryRowContext(t.Context(), "SELECT count(*) FROM bookings").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
 
-	placed := inboxtest.Message(t, inboxtest.Event{AggregateType: "order", AggregateID: "4711", Type: "OrderPlaced", Payload: []byte("{}")})
-	inboxtest.Twice(t, inboxtest.Handler(inbox.SQL(db), book), placed, bookings)
+	m := inboxtest.Message(t, inboxtest.Event{AggregateType: "order", AggregateID: "4711", Type: "OrderPlaced", Payload: order})
+	inboxtest.Twice(t, inboxtest.Handler(db, book), m, bookings)
 }

@@ -1,7 +1,6 @@
 package outboxtest_test
 
 import (
-	"context"
 	"database/sql"
 	"testing"
 
@@ -23,12 +22,12 @@ func ExampleWritten() {
 func ExampleSince() {
 	var t *testing.T // of the test
 	var db *sql.DB
-	placeOrder := func(ctx context.Context, id string, total int) {}
+	order := struct{ Total int }{1250}
+	placeOrder := func(db *sql.DB, id string, order any) {}
 
-	committed := outboxtest.Since(t, db)
-	placeOrder(t.Context(), "4711", 1250)
-	outboxtest.Expect(t, committed("4711"),
-		outbox.Event{AggregateType: "order", AggregateID: "4711", Type: "OrderPlaced", Payload: map[string]any{"total": 1250}})
+	committed := outboxtest.Since(t, db) // a pool or a connection
+	placeOrder(db, "4711", order)
+	outboxtest.Expect(t, committed("4711"), outbox.Event{Type: "OrderPlaced", Payload: order})
 }
 
 func ExampleSinceIn() {
