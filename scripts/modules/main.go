@@ -134,9 +134,7 @@ func (s *set) require(version string) error {
 		err = cmp.Or(err, work.DropReplace(r.Old.Path, r.Old.Version))
 	}
 	for _, m := range s.mods {
-		if m.dir != "." {
-			err = cmp.Or(err, work.AddReplace(m.path, version, "./"+filepath.ToSlash(m.dir), ""))
-		}
+		err = cmp.Or(err, work.AddReplace(m.path, version, "./"+strings.TrimPrefix(filepath.ToSlash(m.dir), "."), ""))
 	}
 	if err != nil {
 		return err
