@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -61,8 +62,11 @@ func (s Schema) migration(from int) (up, down string) {
 	if from == 0 {
 		down = read(1, "down")
 	}
-	prefix := s.table("")
-	named := strings.NewReplacer("@@", "'"+strings.ReplaceAll(prefix, "'", "''")+"'", "@", prefix)
+	prefix, quote := s.table(""), "$inbox$"
+	for strings.Contains(prefix, quote) { // the name would end the text of SQL that it is in
+		quote = "$i" + quote[1:]
+	}
+	named := strings.NewReplacer("@@", "'"+strings.ReplaceAll(prefix, "'", "''")+"'", "@", prefix, "$inbox$", quote)
 	return named.Replace(up), named.Replace(down)
 }
 
@@ -112,7 +116,7 @@ func (s Schema) of(ctx context.Context, handle any) (schemaTx, error) {
 // number of processes can call it, each at its start. Its role must be allowed to create tables, and
 // must own those that are there. Tables of a later version are an error.
 func (db *DB[T]) Migrate(ctx context.Context) error {
-	_, err := db.in(ctx, func(tx *transaction[T]) error {
+	err := db.readCommitted(ctx, func(tx *transaction[T]) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", migrationLock); err != nil {
 			return err
 		}
@@ -121,7 +125,7 @@ func (db *DB[T]) Migrate(ctx context.Context) error {
 		case err != nil || version == Version:
 			return err
 		case version > Version:
-			return errVersion(version)
+			return db.schema.errVersion(version)
 		}
 		up, _ := db.schema.DDL(version)
 		_, err = tx.Tx.Exec(ctx, up)
@@ -145,15 +149,22 @@ func (t schemaTx) version(ctx context.Context) (version int, err error) {
 	}
 	// Version 1 has no column for it.
 	err = t.QueryRow(ctx, "SELECT coalesce((to_jsonb(r) ->> 'version')::int, 1) FROM @inbox_retention r", nil, &version)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, errors.New("inbox_retention has no row: restore its one row")
+	}
 	return version, err
 }
 
-func errVersion(version int) error {
+func (s Schema) errVersion(version int) error {
+	of := ""
+	if s != "" {
+		of = fmt.Sprintf(" --schema %q", s)
+	}
 	switch {
 	case version == 0:
-		return errors.New("the tables of the inbox are missing: call Migrate, or run the SQL of walpost setup --inbox --migration up")
+		return fmt.Errorf("the tables of the inbox are missing: call Migrate, or run the SQL of walpost setup --inbox --migration up%s", of)
 	case version < Version:
-		return fmt.Errorf("the tables of the inbox have version %d, but this program needs version %d: call Migrate, or run the SQL of walpost setup --inbox --migration up --from %[1]d", version, Version)
+		return fmt.Errorf("the tables of the inbox have version %d, but this program needs version %d: call Migrate, or run the SQL of walpost setup --inbox --migration up --from %[1]d%[3]s", version, Version, of)
 	}
 	return fmt.Errorf("the tables of the inbox have version %d, but this program uses version %d: update the program", version, Version)
 }

@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 )
 
-// DefaultKeep is how long a processed event is remembered by default. It is twice the time that Kafka
-// keeps records by default, and a day.
+// DefaultKeep is how long a processed event is remembered by default. It is twice the time that
+// Kafka keeps records by default, and a day.
 const DefaultKeep = 15 * 24 * time.Hour
 
 // A Retention says how long the inbox remembers.
@@ -21,18 +22,19 @@ type Retention struct {
 	// than any replay goes back. The default is DefaultKeep.
 	//
 	// All consumers of a database share the generations. So the longest Keep that any caller of
-	// Retain ever gave applies to all of them. inbox_retention has it. Marks go into one generation for
-	// a quarter of it, and are removed one generation at a time: an event is remembered for up to a
-	// quarter longer than Keep.
+	// Retain ever gave applies to all of them. inbox_retention has it. Marks go into one generation
+	// for a quarter of it, and are removed one generation at a time, so an event is remembered for up
+	// to a quarter longer than Keep. After Keep was raised, the next generation can begin late, and
+	// events are remembered for up to twice as long.
 	Keep time.Duration
 
 	// Processed is how long processed rows stay in inbox_messages. The default is a day. It does not
 	// shorten Keep.
 	Processed time.Duration
 
-	// LockWait is the longest time that Retain waits for the transactions that have marked an event, and
-	// for readers of a generation that it truncates, such as pg_dump. Transactions that want to mark
-	// their first event wait meanwhile. The default is a second.
+	// LockWait is the longest time that Retain waits for the transactions that have marked an event,
+	// and for readers of a generation that it truncates, such as pg_dump. Transactions that want to
+	// mark their first event wait as long. The default is a second, and the maximum an hour.
 	LockWait time.Duration
 
 	// Logger gets what RunRetention could not do. The default is slog.Default().
@@ -42,24 +44,24 @@ type Retention struct {
 // Retained is what one call of Retain did.
 type Retained struct {
 	Began    int64   // the number of the new generation, or 0
-	Dropped  []int64 // the generations whose marks are gone
+	Dropped  []int64 // the generations whose marks were all removed now
 	Messages int64   // the processed rows that were deleted from inbox_messages
 }
 
-// A BusyError says that Retain could not lock inbox_processed in time, because a transaction that has
-// marked an event or reads the table is still open. Nothing is lost: a later call tries again.
-// Meanwhile, the table grows.
+// A BusyError says that Retain could not lock inbox_processed in time, because a transaction that
+// has marked an event is still open. Nothing is lost: a later call tries again. The table grows until
+// then.
 type BusyError struct{ Err error }
 
 func (e *BusyError) Error() string {
-	return "inbox_processed is in use by an open transaction: a long handler or a reader such as pg_dump delays the retention"
+	return "inbox_processed is in use by an open transaction: a long handler delays the retention"
 }
 func (e *BusyError) Unwrap() error { return e.Err }
 
 func (r Retention) withDefaults() (Retention, error) {
 	r.Keep = cmp.Or(r.Keep, DefaultKeep)
 	r.Processed = cmp.Or(r.Processed, 24*time.Hour)
-	r.LockWait = cmp.Or(r.LockWait, time.Second)
+	r.LockWait = min(cmp.Or(r.LockWait, time.Second), time.Hour)
 	r.Logger = cmp.Or(r.Logger, slog.Default())
 	if r.Keep < time.Second || r.Processed < 0 || r.LockWait < time.Millisecond {
 		return r, fmt.Errorf("inbox: a duration is too short: Keep %s, Processed %s, LockWait %s", r.Keep, r.Processed, r.LockWait)
@@ -101,10 +103,10 @@ func (db *DB[T]) RunRetention(ctx context.Context, r Retention) error {
 // before Keep, and deletes old processed messages. Call it every minute or so, from any number of
 // processes: a call that finds nothing to do only reads. RunRetention does it.
 //
-// To begin a generation, Retain locks inbox_processed for a moment, and marks wait for it. Readers do
-// not wait, and it does not wait for them. A generation is emptied by TRUNCATE if the role has that
-// privilege on the generation's partition, and otherwise by DELETE, some thousand marks in a
-// transaction. A TRUNCATE locks the partition. Only one caller at a time tries to lock, and after a
+// To begin a generation, Retain locks inbox_processed for a moment, and marks wait for it. Readers
+// do not wait, and it does not wait for them. A generation is emptied by TRUNCATE if the role has
+// that privilege on the generation's partition and gets the lock within LockWait, and otherwise by
+// DELETE, some thousand marks in a transaction. Only one caller at a time tries to lock, and after a
 // *BusyError all callers leave the table alone: for 60 times LockWait at first, then twice as long
 // each time, up to an hour.
 //
@@ -114,10 +116,10 @@ func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err er
 		return done, err
 	}
 	var state retentionState
-	_, err = db.in(ctx, func(tx *transaction[T]) error {
+	err = db.readCommitted(ctx, func(tx *transaction[T]) error {
 		version, err := tx.version(ctx)
 		if err == nil && version != Version {
-			return errVersion(version)
+			return db.schema.errVersion(version)
 		}
 		return err
 	})
@@ -127,19 +129,22 @@ func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err er
 	if done.Messages, err = db.deleteProcessed(ctx, r.Processed); err != nil {
 		return done, err
 	}
-	if err := db.raiseKeep(ctx, r.Keep); err != nil {
+	// It has a transaction of its own, so that it holds although the table is busy.
+	err = db.readCommitted(ctx, func(tx *transaction[T]) error {
+		_, err := tx.Exec(ctx, `UPDATE @inbox_retention SET keep = $1::bigint * interval '1 microsecond'
+			WHERE keep < $1::bigint * interval '1 microsecond'`, r.Keep.Microseconds())
+		return err
+	})
+	if err != nil {
 		return done, fmt.Errorf("remember how long events are kept: %w", err)
 	}
-	_, err = db.in(ctx, func(tx *transaction[T]) error { return state.read(ctx, tx.schemaTx) })
+	err = db.readCommitted(ctx, func(tx *transaction[T]) error { return state.read(ctx, tx.schemaTx) })
 	if err == nil && state.Next != 0 {
 		done.Began, err = db.turn(ctx, r)
 	}
-	for _, generation := range state.Expired {
-		if err != nil {
-			break
-		}
-		var empty bool
-		if empty, err = db.empty(ctx, r, generation); empty {
+	for again := state.Expired; err == nil && again; {
+		var generation int64
+		if generation, again, err = db.empty(ctx, r); generation != 0 {
 			done.Dropped = append(done.Dropped, generation)
 		}
 	}
@@ -149,20 +154,11 @@ func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err er
 	return done, nil
 }
 
-// raiseKeep writes Keep into inbox_retention, unless a greater one stands there. It has a transaction
-// of its own, so that it holds although Retain does not get the lock of the table.
-func (db *DB[T]) raiseKeep(ctx context.Context, keep time.Duration) error {
-	return db.retry(ctx, func(tx *transaction[T]) error {
-		_, err := tx.Exec(ctx, `UPDATE @inbox_retention SET keep = $1::bigint * interval '1 microsecond'
-			WHERE keep < $1::bigint * interval '1 microsecond'`, keep.Microseconds())
-		return err
-	})
-}
-
 // A retentionState is what there is to do.
 type retentionState struct {
-	Next    int64   // the generation to begin, or 0
-	Expired []int64 // the generations to empty
+	Next    int64    // the generation to begin, or 0
+	Expired bool     // a generation is to be emptied
+	Single  []string // partitions without a row, and rows without a partition
 }
 
 func (s *retentionState) read(ctx context.Context, tx schemaTx) error {
@@ -171,12 +167,31 @@ func (s *retentionState) read(ctx context.Context, tx schemaTx) error {
 		'Next', (SELECT next.generation FROM @inbox_generations next, @inbox_generations current
 			WHERE next.ended_at = '-infinity' AND current.ended_at IS NULL AND current.started_at <= clock_timestamp() - r.keep / 4
 			ORDER BY next.generation < current.generation, next.generation LIMIT 1),
-		'Expired', (SELECT json_agg(generation ORDER BY ended_at) FROM @inbox_generations
-			WHERE ended_at > '-infinity' AND ended_at <= clock_timestamp() - r.keep))::text
-		FROM @inbox_retention r WHERE pause_until <= clock_timestamp()`)
-	if errors.Is(err, sql.ErrNoRows) { // all callers pause
+		'Expired', EXISTS (SELECT FROM @inbox_generations
+			WHERE ended_at > '-infinity' AND ended_at <= clock_timestamp() - r.keep),
+		'Single', (SELECT json_agg(name ORDER BY name) FROM (SELECT 'inbox_processed_' || generation AS name FROM @inbox_generations) g
+			FULL JOIN (SELECT c.relname::text AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+				WHERE i.inhparent = $1::text::regclass) p USING (name)
+			WHERE g.name IS NULL OR p.name IS NULL))::text
+		FROM @inbox_retention r WHERE pause_until <= clock_timestamp()`, tx.schema.table("inbox_processed"))
+	switch {
+	case errors.Is(err, sql.ErrNoRows): // all callers pause
 		return nil
+	case err == nil && len(s.Single) > 0: // it could not be begun, or would never be emptied
+		return fmt.Errorf("%s is not both a partition of inbox_processed and a row of inbox_generations: restore what is missing", strings.Join(s.Single, ", "))
 	}
+	return err
+}
+
+// readCommitted is DB.in for a transaction that reads what others have committed while it waited for a
+// lock, whatever the default of the database is.
+func (db *DB[T]) readCommitted(ctx context.Context, do func(*transaction[T]) error) error {
+	_, err := db.in(ctx, func(tx *transaction[T]) error {
+		if _, err := tx.Exec(ctx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
+			return err
+		}
+		return do(tx)
+	})
 	return err
 }
 
@@ -184,13 +199,13 @@ func (s *retentionState) read(ctx context.Context, tx schemaTx) error {
 // does not get in time is a *BusyError, and then all callers pause.
 func (db *DB[T]) alone(ctx context.Context, r Retention, do func(tx schemaTx) error) error {
 	var busy error
-	_, err := db.in(ctx, func(tx *transaction[T]) error {
+	err := db.readCommitted(ctx, func(tx *transaction[T]) error {
 		var mine bool
 		err := tx.QueryRow(ctx, "SELECT true FROM @inbox_retention WHERE pause_until <= clock_timestamp() FOR UPDATE SKIP LOCKED", nil, &mine)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
-		for _, s := range []string{"SAVEPOINT inbox_lock", fmt.Sprintf("SET LOCAL lock_timeout = %d", r.LockWait.Milliseconds())} {
+		for _, s := range []string{fmt.Sprintf("SET LOCAL lock_timeout = %d", r.LockWait.Milliseconds()), "SAVEPOINT inbox_lock"} {
 			if err == nil {
 				_, err = tx.Exec(ctx, s)
 			}
@@ -201,9 +216,9 @@ func (db *DB[T]) alone(ctx context.Context, r Retention, do func(tx schemaTx) er
 		switch {
 		case err == nil:
 			_, err = tx.Exec(ctx, "UPDATE @inbox_retention SET failures = 0 WHERE failures > 0")
-		case sqlState(err) == "55P03":
+		case isBusy(err):
 			busy = &BusyError{err}
-			if _, err = tx.Exec(ctx, "ROLLBACK TO SAVEPOINT inbox_lock"); err == nil {
+			if _, err = tx.Exec(ctx, toSavepoint); err == nil {
 				_, err = tx.Exec(ctx, `UPDATE @inbox_retention SET failures = failures + 1, pause_until = clock_timestamp() +
 					least(interval '1 hour', $1::bigint * interval '60 microseconds' * power(2, least(failures, 20)))`, r.LockWait.Microseconds())
 			}
@@ -212,6 +227,12 @@ func (db *DB[T]) alone(ctx context.Context, r Retention, do func(tx schemaTx) er
 	})
 	return cmp.Or(err, busy)
 }
+
+// toSavepoint undoes what alone has let do.
+const toSavepoint = "ROLLBACK TO SAVEPOINT inbox_lock"
+
+// isBusy reports that a lock was not free in time.
+func isBusy(err error) bool { return sqlState(err) == "55P03" }
 
 // turn begins a generation, and returns its number. While it holds the lock of inbox_processed, no
 // transaction is open that has marked an event, and none can mark before the change is committed.
@@ -237,52 +258,62 @@ func (db *DB[T]) turn(ctx context.Context, r Retention) (began int64, err error)
 	return began, nil
 }
 
-// empty removes the marks of an expired generation, which then waits for its turn. It reports whether
-// it did so: another caller may be at it.
-func (db *DB[T]) empty(ctx context.Context, r Retention, generation int64) (emptied bool, err error) {
-	const blocks = 1000 // some ten thousand marks
-	again := true
-	for from := int64(0); err == nil && again; from += blocks {
-		again = false
-		err = db.alone(ctx, r, func(tx schemaTx) error {
-			var partition string
-			var mayTruncate bool
-			var size int64
-			err := tx.QueryRow(ctx, `SELECT format('%I.%I', n.nspname, c.relname), has_table_privilege(c.oid, 'TRUNCATE'),
-					pg_relation_size(c.oid) / current_setting('block_size')::bigint
-				FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-				WHERE i.inhparent = $1::text::regclass AND c.relname = 'inbox_processed_' || $2::bigint AND EXISTS (
-					SELECT FROM @inbox_generations g, @inbox_retention r
-					WHERE g.generation = $2::bigint AND g.ended_at > '-infinity' AND g.ended_at <= clock_timestamp() - r.keep)`,
-				[]any{tx.schema.table("inbox_processed"), generation}, &partition, &mayTruncate, &size)
-			switch {
-			case errors.Is(err, sql.ErrNoRows): // another caller has done it
-				return nil
-			case err != nil:
-				return err
-			case mayTruncate:
-				_, err = tx.Exec(ctx, "TRUNCATE "+partition)
-			case from < size:
-				again = true
-				_, err = tx.Exec(ctx, "DELETE FROM @inbox_processed WHERE generation = $1 AND ctid >= $2::text::tid AND ctid < $3::text::tid",
-					generation, fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", from+blocks))
-				return err
+// empty removes marks of the oldest expired generation. It returns the generation if no mark is left:
+// it then waits for its turn. again reports whether there can be more to do for this caller.
+func (db *DB[T]) empty(ctx context.Context, r Retention) (emptied int64, again bool, err error) {
+	const part = 1000 // blocks, with some ten thousand marks
+	err = db.alone(ctx, r, func(tx schemaTx) error {
+		var generation, from, size int64
+		var partition string
+		var truncate bool
+		err := tx.QueryRow(ctx, `SELECT g.generation, r.emptied_blocks, format('%I.%I', n.nspname, c.relname),
+				r.emptied_blocks = 0 AND has_table_privilege(c.oid, 'TRUNCATE'),
+				pg_relation_size(c.oid) / current_setting('block_size')::bigint
+			FROM @inbox_retention r JOIN @inbox_generations g ON g.ended_at > '-infinity' AND g.ended_at <= clock_timestamp() - r.keep
+				JOIN pg_inherits i ON i.inhparent = $1::text::regclass
+				JOIN pg_class c ON c.oid = i.inhrelid AND c.relname = 'inbox_processed_' || g.generation
+				JOIN pg_namespace n ON n.oid = c.relnamespace
+			ORDER BY g.ended_at LIMIT 1`,
+			[]any{tx.schema.table("inbox_processed")}, &generation, &from, &partition, &truncate, &size)
+		if errors.Is(err, sql.ErrNoRows) { // another caller has done it
+			return nil
+		}
+		again = err == nil
+		if truncate {
+			_, err = tx.Tx.Exec(ctx, "TRUNCATE "+partition) // an @ in the name stands for itself
+			if isBusy(err) {                                // such as pg_dump, or a long handler
+				truncate = false
+				_, err = tx.Exec(ctx, toSavepoint)
 			}
+		}
+		if err == nil && !truncate && from < size {
+			_, err = tx.Exec(ctx, "DELETE FROM @inbox_processed WHERE generation = $1 AND ctid >= $2::text::tid AND ctid < $3::text::tid",
+				generation, fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", from+part))
 			if err == nil {
-				_, err = tx.Exec(ctx, "UPDATE @inbox_generations SET started_at = '-infinity', ended_at = '-infinity' WHERE generation = $1", generation)
+				_, err = tx.Exec(ctx, "UPDATE @inbox_retention SET emptied_blocks = $1", from+part)
 			}
-			emptied = err == nil
 			return err
-		})
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, "UPDATE @inbox_generations SET started_at = '-infinity', ended_at = '-infinity' WHERE generation = $1", generation)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, "UPDATE @inbox_retention SET emptied_blocks = 0 WHERE emptied_blocks > 0")
+		}
+		emptied = generation
+		return err
+	})
+	if err != nil {
+		return 0, false, err
 	}
-	return emptied && err == nil, err
+	return emptied, again, nil
 }
 
 // deleteProcessed deletes old processed messages, some thousand in a transaction.
 func (db *DB[T]) deleteProcessed(ctx context.Context, age time.Duration) (all int64, err error) {
 	const batch = 5000
 	for n := int64(batch); n == batch; all += n {
-		_, err := db.in(ctx, func(tx *transaction[T]) (err error) {
+		err := db.readCommitted(ctx, func(tx *transaction[T]) (err error) {
 			n, err = tx.Exec(ctx, `DELETE FROM @inbox_messages WHERE id = ANY (ARRAY(SELECT id FROM @inbox_messages
 				WHERE state = 'processed' AND processed_at <= clock_timestamp() - $1::bigint * interval '1 microsecond'
 				ORDER BY processed_at LIMIT $2 FOR UPDATE SKIP LOCKED))`, age.Microseconds(), batch)

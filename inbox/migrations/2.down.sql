@@ -20,4 +20,4 @@ BEGIN
 END $inbox$;
 -- +goose StatementEnd
 ALTER TABLE @inbox_retention RENAME COLUMN pause_until TO retry_at;
-ALTER TABLE @inbox_retention DROP COLUMN version;
+ALTER TABLE @inbox_retention DROP COLUMN version, DROP COLUMN emptied_blocks;

@@ -2,6 +2,8 @@
 -- needs to own no table. A generation that waits for its turn has '-infinity' in both columns.
 ALTER TABLE @inbox_retention ADD COLUMN version integer NOT NULL DEFAULT 2;
 ALTER TABLE @inbox_retention RENAME COLUMN retry_at TO pause_until;
+-- Retain deletes the oldest generation in parts, if it cannot truncate it: so many blocks are done.
+ALTER TABLE @inbox_retention ADD COLUMN emptied_blocks bigint NOT NULL DEFAULT 0;
 -- +goose StatementBegin
 DO $inbox$
 DECLARE
