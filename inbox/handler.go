@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"maps"
 )
 
 // A HandlerFunc writes the effect of a message in tx, and does not end tx. If it returns an error or
@@ -20,12 +21,18 @@ func Handler[T any](db *DB[T], fn HandlerFunc[T]) func(ctx context.Context, m Me
 }
 
 // BatchHandler is Handler for a consumer.BatchHandler. One transaction has the marks and the effects
-// of a batch. fn gets the messages that Group of the first one has not processed before, and is not
-// called if there are none. If fn fails, the consumer hands over each message alone.
+// of a batch, whose messages must have the same Group. fn gets the messages that the group has not
+// processed before, of all types, and is not called if there are none. If fn fails, the consumer hands
+// over each message alone.
 func BatchHandler[T any](db *DB[T], fn func(ctx context.Context, tx T, fresh []Message) error) func(ctx context.Context, batch []Message) error {
 	return func(ctx context.Context, batch []Message) error {
 		if len(batch) == 0 {
 			return nil
+		}
+		for _, m := range batch {
+			if m.Group != batch[0].Group {
+				return fmt.Errorf("inbox: the messages of a batch have the groups %q and %q: a batch must have one", batch[0].Group, m.Group)
+			}
 		}
 		_, err := db.together(ctx, batch[0].Group, batch, fn)
 		return err
@@ -33,14 +40,20 @@ func BatchHandler[T any](db *DB[T], fn func(ctx context.Context, tx T, fresh []M
 }
 
 // ByType returns a HandlerFunc that calls the function for the message's Type. unknown gets the
-// messages of other types: Ignore skips them, and nil refuses them with a Permanent *TypeError.
+// messages of other types: Ignore skips them, and nil refuses them with a Permanent *TypeError. A
+// message without a type is refused with a Retryable one, because it is not the message's fault that
+// the relay does not place the type in a header.
 func ByType[T any](types map[string]HandlerFunc[T], unknown HandlerFunc[T]) HandlerFunc[T] {
+	types = maps.Clone(types)
 	return func(ctx context.Context, tx T, m Message) error {
 		switch fn := types[m.Type()]; {
 		case fn != nil:
 			return fn(ctx, tx, m)
 		case unknown != nil:
 			return unknown(ctx, tx, m)
+		}
+		if m.Type() == "" {
+			return Retryable(&TypeError{})
 		}
 		return Permanent(&TypeError{m.Type()})
 	}
@@ -49,12 +62,12 @@ func ByType[T any](types map[string]HandlerFunc[T], unknown HandlerFunc[T]) Hand
 // Ignore does nothing. Its message counts as processed.
 func Ignore[T any](context.Context, T, Message) error { return nil }
 
-// A TypeError says that no function handles events of this type.
+// A TypeError says that no function handles events of this type, or that the message has no type.
 type TypeError struct{ Type string }
 
 func (e *TypeError) Error() string {
 	if e.Type == "" {
-		return fmt.Sprintf("the message has no event type: the relay must place it in the header %s", typeHeader)
+		return fmt.Sprintf("the message has no event type: the relay must place it in the header %s (router.table.fields.additional.placement)", typeHeader)
 	}
 	return fmt.Sprintf("no function handles events of the type %q", e.Type)
 }

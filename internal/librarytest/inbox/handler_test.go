@@ -120,6 +120,11 @@ func TestABatchHandlerHasOneTransaction(t *testing.T) {
 	if err := handle(t.Context(), []inbox.Message{{ID: "e", Topic: "t"}}); !errors.As(err, new(*inbox.NameError)) {
 		t.Errorf("a batch without a group gives %v", err)
 	}
+	mixed := append(batch("e"), inbox.Message{ID: "f", Topic: "t", Group: "other"})
+	if err := handle(t.Context(), mixed); err == nil || err.Error() != `inbox: the messages of a batch have the groups "g" and "other": a batch must have one` {
+		t.Errorf("a batch of two groups gives %v", err)
+	}
+	b.expect("0", "SELECT count(*) FROM effects WHERE id IN ('e', 'f')")
 }
 
 func TestAMessageGoesToTheHandlerOfItsType(t *testing.T) {
@@ -144,14 +149,15 @@ func TestAMessageGoesToTheHandlerOfItsType(t *testing.T) {
 	for _, c := range []struct {
 		m    inbox.Message
 		want string
+		is   inbox.Fault
 	}{
-		{message("Gone"), `no function handles events of the type "Gone"`},
-		{message("Nil"), `no function handles events of the type "Nil"`},
-		{message(), "the message has no event type: the relay must place it in the header eventType"},
+		{message("Gone"), `no function handles events of the type "Gone"`, inbox.FaultPermanent},
+		{message("Nil"), `no function handles events of the type "Nil"`, inbox.FaultPermanent},
+		{message(), "the message has no event type: the relay must place it in the header eventType (router.table.fields.additional.placement)", inbox.FaultElsewhere},
 	} {
 		err := inbox.ByType(types, nil)(t.Context(), &all, c.m)
 		typed, ok := errors.AsType[*inbox.TypeError](err)
-		if !ok || typed.Type != c.m.Type() || err.Error() != c.want || new(inbox.Failures).Add(err) != inbox.FaultPermanent {
+		if !ok || typed.Type != c.m.Type() || err.Error() != c.want || new(inbox.Failures).Add(err) != c.is {
 			t.Errorf("%+v gives %v", c.m, err)
 		}
 		if err := inbox.ByType(types, inbox.Ignore)(t.Context(), &all, c.m); err != nil {
@@ -159,6 +165,11 @@ func TestAMessageGoesToTheHandlerOfItsType(t *testing.T) {
 		}
 	}
 	if err := inbox.ByType(types, note("unknown"))(t.Context(), &all, message("Gone")); !errors.Is(err, errNo) {
+		t.Error(err)
+	}
+	handle := inbox.ByType(types, nil)
+	delete(types, "Placed") // the caller's map is the caller's
+	if err := handle(t.Context(), &tx{}, message("Placed")); !errors.Is(err, errNo) {
 		t.Error(err)
 	}
 	if got := fmt.Sprint(all.calls); got != "[placed Placed unknown Gone]" {
