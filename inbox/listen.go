@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/walpost/walpost/internal/lib/anytx"
 )
@@ -34,6 +35,15 @@ func connectPgx(pool interface {
 },
 ) connect {
 	return func(ctx context.Context) (*pgx.Conn, error) {
+		if p, ok := pool.(interface{ Config() *pgxpool.Config }); ok { // a *pgxpool.Pool, or what embeds it
+			config := p.Config()
+			if config.BeforeConnect != nil { // it may set a password of short life
+				if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
+					return nil, err
+				}
+			}
+			return dial(ctx, config.ConnConfig)
+		}
 		tx, err := pool.Begin(ctx)
 		if err != nil {
 			return nil, err
@@ -72,7 +82,7 @@ func connectSQL(db *sql.DB) connect {
 }
 
 func dial(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
-	config.OnNotification = nil // that of the other connection would get what WaitForNotification returns
+	config.OnNotification = nil // that of the pool would get what WaitForNotification returns
 	return pgx.ConnectConfig(ctx, config)
 }
 
@@ -144,7 +154,7 @@ func (w *running[T]) listenOnce(ctx context.Context, works func()) error {
 		return err
 	}
 	works()
-	w.wake() // for what was stored meanwhile
+	w.wake() // for what was stored before
 	for {
 		n, err := w.next(ctx, conn)
 		switch {

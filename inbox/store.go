@@ -25,7 +25,9 @@ import (
 // stored as the first or the last moment of these years.
 //
 // Store wakes the Workers by a notification of Postgres. A transaction with one cannot be prepared
-// (PREPARE TRANSACTION), and the commits of such transactions wait for each other.
+// (PREPARE TRANSACTION), and the commits of such transactions wait for each other. Postgres drops a
+// notification if no session listens, and otherwise queues it until all of them have it. If a session
+// of any program listens and stays in a transaction until the queue has 8 GB, Store fails.
 func Store(ctx context.Context, tx any, consumer string, msgs ...Message) (stored int64, err error) {
 	return Schema("").Store(ctx, tx, consumer, msgs...)
 }
@@ -215,9 +217,10 @@ func (db *DB[T]) Backlog(ctx context.Context, consumer string) (b Backlog, err e
 	return b, err
 }
 
-// RetryDead makes dead messages with these ids pending again, with no attempts. scope is that of the
-// messages, which is their topic by default. It returns how many there were. Later messages of a key that are pending wait for the message, but those that are
-// processed or in work already are ahead of it.
+// RetryDead makes dead messages with these ids pending again, with no attempts, and wakes the
+// Workers. scope is that of the messages, which is their topic by default. It returns how many there
+// were. Later messages of a key that are pending wait for the message, but those that are processed or
+// in work already are ahead of it.
 func (db *DB[T]) RetryDead(ctx context.Context, consumer, scope string, ids ...string) (n int64, err error) {
 	list, err := json.Marshal(append([]string{}, ids...)) // [] without ids, not null
 	if err != nil {
@@ -231,10 +234,13 @@ func (db *DB[T]) RetryAllDead(ctx context.Context, consumer string) (n int64, er
 	return db.retryDead(ctx, "true", consumer)
 }
 
-func (db *DB[T]) retryDead(ctx context.Context, condition string, args ...any) (n int64, err error) {
-	_, err = db.in(ctx, func(tx *transaction[T]) (err error) {
+func (db *DB[T]) retryDead(ctx context.Context, condition, consumer string, args ...any) (n int64, err error) {
+	err = db.retry(ctx, func(tx *transaction[T]) (err error) {
 		n, err = tx.Exec(ctx, `UPDATE @inbox_messages SET state = 'pending', attempts = 0, failures = 0, unclear = 0, next_attempt_at = clock_timestamp()
-			WHERE consumer = $1 AND state = 'dead' AND `+condition, args...)
+			WHERE consumer = $1 AND state = 'dead' AND `+condition, append([]any{consumer}, args...)...)
+		if err == nil && n > 0 {
+			err = notify(ctx, tx, consumer)
+		}
 		return err
 	})
 	return n, err

@@ -35,9 +35,9 @@ type Worker[T any] struct {
 	Concurrency int // handlers at the same time, each in a transaction; 16 by default
 
 	// Attempts is how many failures that count a message has before it is dead; 8 by default. With
-	// Unlimited, only a Permanent error gives it up. A dead message no longer holds up its key. A failure
-	// that is not the message's fault does not count (see Retryable), and a process that is killed uses
-	// up no attempt. A serialization failure or a deadlock is repeated as in Once.
+	// Unlimited, only a Permanent error gives it up. A dead message no longer holds up its key. A
+	// failure that is not the message's fault does not count (see Retryable), and a process that is
+	// killed uses up no attempt. A serialization failure or a deadlock is repeated as in Once.
 	Attempts int
 
 	// HandlerTimeout ends the ctx of a handler; 1 minute by default. Only the first 5 failures of a
@@ -56,10 +56,14 @@ type Worker[T any] struct {
 
 	Logger *slog.Logger // slog.Default() by default
 
-	// Poll is the longest pause between two looks for messages; 1 s by default. Store wakes the Worker
-	// earlier by a notification of Postgres, for which the Worker opens a connection of its own. That needs
-	// pgx, or database/sql with the driver of pgx, and no pooler such as PgBouncer in transaction mode. The
-	// log says whether notifications arrive. If they do not, or one is lost, Poll is what remains.
+	// Poll is the longest pause between two looks for messages; 1 s by default, and a day at most.
+	// Store, RetryDead and RetryAllDead wake the Worker earlier by a notification of Postgres, for which
+	// the Worker opens a connection of its own. That needs pgx, or database/sql with the driver of pgx,
+	// and no pooler such as PgBouncer in transaction mode. The log says whether notifications arrive. If
+	// they do not, or one is lost, Poll is what remains.
+	//
+	// The connection is made as those of a *pgxpool.Pool are, with its BeforeConnect. Otherwise it has
+	// the configuration of a connection that is there: a password that expires soon may be refused.
 	Poll time.Duration
 }
 
@@ -175,7 +179,7 @@ func (w *Worker[T]) check() error {
 	return errors.Join(append(wrong, check(w.Consumer))...)
 }
 
-func (w *Worker[T]) poll() time.Duration { return cmp.Or(w.Poll, time.Second) }
+func (w *Worker[T]) poll() time.Duration { return min(cmp.Or(w.Poll, time.Second), 24*time.Hour) }
 
 // pause returns the pause after an attempt.
 func (w *Worker[T]) pause(attempt int) time.Duration {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -328,11 +329,92 @@ func TestAWorkerLogsOnceThatItOnlyPolls(t *testing.T) {
 			return (&net.Dialer{}).DialContext(ctx, network, address)
 		}
 	})
+	if err := b.pool.Ping(t.Context()); err != nil { // the pool has its connection
+		t.Fatal(err)
+	}
 	var handled atomic.Int64
 	j := start(t, &inbox.Worker[pgx.Tx]{DB: inbox.Pgx(b.pool), Poll: 20 * time.Millisecond, Handler: counting[pgx.Tx](&handled)})
 	awaits(t, j, "it tries three times", func() bool { return dialed.Load() > 3 })
 	if j.count(polls) != 1 || j.count(errNo.Error()) != 1 {
 		t.Errorf("log:\n%s", j)
+	}
+}
+
+// The pool's password is a token, which expires once a connection has been made with it.
+func TestAWorkerListensWithAFreshPassword(t *testing.T) {
+	var tokens atomic.Int64
+	var spent sync.Map
+	b := newHome(t, func(c *pgxpool.Config) {
+		c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+			token := fmt.Sprint("token ", tokens.Add(1))
+			c.RuntimeParams["application_name"] = token
+			c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if _, is := spent.Load(token); is {
+					return nil, errNo
+				}
+				return (&net.Dialer{}).DialContext(ctx, network, address)
+			}
+			return nil
+		}
+		c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+			spent.Store(conn.Config().RuntimeParams["application_name"], true)
+			return nil
+		}
+	})
+	j := start(t, &inbox.Worker[pgx.Tx]{DB: inbox.Pgx(b.pool), Poll: time.Hour, Handler: insert})
+	awaits(t, j, "the worker listens", func() bool { return j.count(listens) == 1 })
+	if j.count(polls) != 0 {
+		t.Errorf("log:\n%s", j)
+	}
+}
+
+// A retry does not wait for the next Poll.
+func TestARetryWakesAWorker(t *testing.T) {
+	b := newHome(t)
+	db := inbox.Pgx(b.pool)
+	var bad atomic.Bool
+	var handled, dead atomic.Int64
+	j := start(t, &inbox.Worker[pgx.Tx]{
+		DB: db, Poll: time.Hour, Attempts: 1,
+		Handler: func(context.Context, pgx.Tx, inbox.Message) error {
+			if bad.Load() {
+				return errNo
+			}
+			handled.Add(1)
+			return nil
+		},
+		Failed: func(f inbox.Failure) { dead.Add(1) },
+	})
+	awaits(t, j, "the worker listens", func() bool { return j.count(listens) == 1 })
+	for i, retry := range []func() (int64, error){
+		func() (int64, error) { return db.RetryDead(t.Context(), "c", "t", "0") },
+		func() (int64, error) { return db.RetryAllDead(t.Context(), "c") },
+	} {
+		bad.Store(true)
+		if _, err := db.Store(t.Context(), "c", inbox.Message{ID: fmt.Sprint(i), Topic: "t"}); err != nil {
+			t.Fatal(err)
+		}
+		awaits(t, j, "the message is dead", func() bool { return dead.Load() == int64(i+1) })
+		bad.Store(false)
+		if n, err := retry(); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		awaits(t, j, "it is handled", func() bool { return handled.Load() == int64(i+1) })
+	}
+}
+
+// These mean that no look is wanted, except after a notification.
+func TestAPollOfCenturiesIsAllowed(t *testing.T) {
+	for _, poll := range []time.Duration{math.MaxInt64, 1 << 62, math.MaxInt64 / 60} {
+		b := newHome(t)
+		db := inbox.Pgx(b.pool)
+		var handled atomic.Int64
+		j := start(t, &inbox.Worker[pgx.Tx]{DB: db, Poll: poll, Handler: counting[pgx.Tx](&handled)})
+		awaits(t, j, "the worker listens", func() bool { return j.count(listens) == 1 })
+		if _, err := db.Store(t.Context(), "c", inbox.Message{ID: "1", Topic: "t"}); err != nil {
+			t.Fatal(err)
+		}
+		awaits(t, j, "the message is handled", func() bool { return handled.Load() == 1 })
 	}
 }
 
