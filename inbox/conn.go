@@ -15,10 +15,10 @@ import (
 // A DB opens the transactions that handlers run in. T is pgx.Tx or *sql.Tx. A DB can be used by
 // several goroutines.
 //
-// A handler must not end its transaction: the mark and the effect would no longer be one. A pgx.Tx of
-// a DB refuses Commit and Rollback, and then the handler has failed, even if it returns nil. Its
-// Begin makes savepoints, which the handler ends as usual. An *sql.Tx cannot be wrapped, so its Commit
-// is found out afterwards.
+// A handler must not end its transaction: the mark and the effect would no longer be one. A pgx.Tx
+// of a DB refuses Commit and Rollback, and then the handler has failed, even if it returns nil. Its
+// Begin makes savepoints, which the handler ends as usual. An *sql.Tx cannot be wrapped, so its
+// Commit is found out afterwards.
 type DB[T any] struct {
 	begin   func(context.Context) (*transaction[T], error)
 	connect connect
@@ -29,8 +29,8 @@ type DB[T any] struct {
 // search_path.
 func (db *DB[T]) In(s Schema) *DB[T] { return &DB[T]{db.begin, db.connect, s} }
 
-// errEnded says that a handler has ended its transaction, or tried to. It does so with every message,
-// so no message is at fault.
+// errEnded says that a handler has ended its transaction, or tried to. It does so with every
+// message, so no message is at fault.
 var errEnded = Retryable(errors.New("inbox: the handler ends its transaction, which the inbox commits: remove Commit and Rollback from the handler"))
 
 // handlerTx is what a handler gets of pgx.

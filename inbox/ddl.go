@@ -14,16 +14,17 @@ import (
 )
 
 // Version is the version of the tables that this package uses. A database has it in
-// inbox_retention.version. The functions that process events also work on tables that are one version
-// older or newer, so that a service can be updated while it runs. Retain wants Version.
+// inbox_retention.version. The functions that process events also work on tables that are one
+// version older or newer, so that a service can be updated while it runs. Retain wants Version.
 const Version = 2
 
 // A Schema is the schema of Postgres that has the tables. The empty one stands for the search_path.
 type Schema string
 
-// DDL returns the SQL that brings the tables from a version to Version, and the SQL that brings them
-// back. Version 0 is a database without the tables. Run each in one transaction. They can be the files
-// of a migration of golang-migrate. The schema must exist. DDL panics if there is no such version.
+// DDL returns the SQL that brings the tables from a version to Version, and the SQL that brings
+// them back. Version 0 is a database without the tables. Run each in one transaction. They can be
+// the files of a migration of golang-migrate. The schema must exist. DDL panics if there is no such
+// version.
 //
 // The role that processes events needs SELECT and INSERT on inbox_processed, SELECT and UPDATE on
 // inbox_generations, and SELECT, INSERT, UPDATE and DELETE on inbox_messages. For Retain, it also
@@ -112,9 +113,9 @@ func (s Schema) of(ctx context.Context, handle any) (schemaTx, error) {
 	return schemaTx{tx, s}, err
 }
 
-// Migrate makes the tables, or brings those of an earlier version to Version, in one transaction. Any
-// number of processes can call it, each at its start. Its role must be allowed to create tables, and
-// must own those that are there. Tables of a later version are an error.
+// Migrate makes the tables, or brings those of an earlier version to Version, in one transaction.
+// Any number of processes can call it, each at its start. Its role must be allowed to create
+// tables, and must own those that are there. Tables of a later version are an error.
 func (db *DB[T]) Migrate(ctx context.Context) error {
 	err := db.readCommitted(ctx, func(tx *transaction[T]) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", migrationLock); err != nil {
@@ -137,7 +138,7 @@ func (db *DB[T]) Migrate(ctx context.Context) error {
 	return nil
 }
 
-// migrationLock is the key of the advisory lock that Migrate takes: "walpost" as bytes, and a byte 1.
+// migrationLock is the key of the advisory lock that Migrate takes: the bytes of "walpost" and a 1.
 const migrationLock = 0x77616c706f737401
 
 // version returns the version of the tables, or 0 if there are none.

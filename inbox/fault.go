@@ -19,8 +19,8 @@ func Permanent(err error) error { return markAs(err, FaultPermanent) }
 // reached. The message is handled again until it succeeds or fails in another way, and the attempt
 // does not count. Retryable(nil) is nil.
 //
-// The inbox recognises by itself that Postgres cannot be reached, and that a privilege or a table is
-// missing. docs/consume-events.md has the list.
+// The inbox recognises by itself that Postgres cannot be reached, and that a privilege or a table
+// is missing. docs/consume-events.md has the list.
 func Retryable(err error) error { return markAs(err, FaultElsewhere) }
 
 func markAs(err error, fault Fault) error {
@@ -51,7 +51,7 @@ const (
 	FaultElsewhere Fault = iota // the attempt does not count
 	FaultMessage                // the attempt counts
 	FaultPermanent              // the attempt counts, and another one cannot help
-	faultUnclear                // FaultElsewhere for the first failures, and FaultMessage for later ones
+	faultUnclear                // FaultElsewhere for the first failures, FaultMessage for later ones
 )
 
 // maxUnclear is how many failures of a message with an unclear cause do not count. For example,
@@ -103,7 +103,8 @@ func faultOf(err error) Fault {
 		error
 		SafeToRetry() bool
 	}
-	if errors.As(err, &attempted) && attempted.SafeToRetry() && errors.Unwrap(attempted) != nil { // without a cause, the handler itself uses the connection
+	// Without a cause, the handler itself uses the connection.
+	if errors.As(err, &attempted) && attempted.SafeToRetry() && errors.Unwrap(attempted) != nil {
 		return FaultElsewhere
 	}
 	for _, broken := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT, driver.ErrBadConn} {
@@ -119,7 +120,7 @@ var codes = map[string]Fault{
 	// Postgres is away, overloaded, a standby, or refuses the session.
 	"08": FaultElsewhere, "28": FaultElsewhere, "40": FaultElsewhere, "53": FaultElsewhere, "57P": FaultElsewhere, "58": FaultElsewhere,
 	"25006": FaultElsewhere, "3D000": FaultElsewhere,
-	// A privilege, a schema, a table, a column or a function is missing: an operator must grant it or migrate.
+	// A privilege, schema, table, column or function is missing: an operator must grant or migrate.
 	"42501": FaultElsewhere, "3F000": FaultElsewhere, "42P01": FaultElsewhere, "42703": FaultElsewhere, "42883": FaultElsewhere,
 	// The timeouts for statements, locks, idle transactions and transactions.
 	"57014": faultUnclear, "55P03": faultUnclear, "25P03": faultUnclear, "25P04": faultUnclear,

@@ -6,8 +6,8 @@ import (
 	"maps"
 )
 
-// A HandlerFunc writes the effect of a message in tx, and does not end tx. If it returns an error or
-// panics, its work is rolled back. ctx ends after HandlerTimeout of the consumer or the Worker.
+// A HandlerFunc writes the effect of a message in tx, and does not end tx. If it returns an error
+// or panics, its work is rolled back. ctx ends after HandlerTimeout of the consumer or the Worker.
 type HandlerFunc[T any] func(ctx context.Context, tx T, m Message) error
 
 // Handler returns a consumer.Handler that calls fn once for each event: it marks the event as
@@ -20,10 +20,10 @@ func Handler[T any](db *DB[T], fn HandlerFunc[T]) func(ctx context.Context, m Me
 	}
 }
 
-// BatchHandler is Handler for a consumer.BatchHandler. One transaction has the marks and the effects
-// of a batch, whose messages must have the same Group. fn gets the messages that the group has not
-// processed before, of all types, and is not called if there are none. If fn fails, the consumer hands
-// over each message alone.
+// BatchHandler is Handler for a consumer.BatchHandler. One transaction has the marks and the
+// effects of a batch, whose messages must have the same Group. fn gets the messages that the group
+// has not processed before, of all types, and is not called if there are none. If fn fails, the
+// consumer hands over each message alone.
 func BatchHandler[T any](db *DB[T], fn func(ctx context.Context, tx T, fresh []Message) error) func(ctx context.Context, batch []Message) error {
 	return func(ctx context.Context, batch []Message) error {
 		if len(batch) == 0 {
@@ -41,8 +41,8 @@ func BatchHandler[T any](db *DB[T], fn func(ctx context.Context, tx T, fresh []M
 
 // ByType returns a HandlerFunc that calls the function for the message's Type. unknown gets the
 // messages of other types: Ignore skips them, and nil refuses them with a Permanent *TypeError. A
-// message without a type is refused with a Retryable one, because it is not the message's fault that
-// the relay does not place the type in a header.
+// message without a type is refused with a Retryable one, because it is not the message's fault
+// that the relay does not place the type in a header.
 func ByType[T any](types map[string]HandlerFunc[T], unknown HandlerFunc[T]) HandlerFunc[T] {
 	types = maps.Clone(types)
 	return func(ctx context.Context, tx T, m Message) error {

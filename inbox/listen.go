@@ -35,7 +35,7 @@ func connectPgx(pool interface {
 },
 ) connect {
 	return func(ctx context.Context) (*pgx.Conn, error) {
-		if p, ok := pool.(interface{ Config() *pgxpool.Config }); ok { // a *pgxpool.Pool, or what embeds it
+		if p, ok := pool.(interface{ Config() *pgxpool.Config }); ok {
 			config := p.Config()
 			if config.BeforeConnect != nil { // it may set a password of short life
 				if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
@@ -181,7 +181,8 @@ func (w *running[T]) own(ctx context.Context, conn *pgx.Conn) error {
 	if err := conn.QueryRow(ctx, query).Scan(&first); err != nil {
 		return err
 	}
-	return w.DB.retry(ctx, func(tx *transaction[T]) error { // it holds a session that a pooler has free
+	// It holds a session that a pooler has free.
+	return w.DB.retry(ctx, func(tx *transaction[T]) error {
 		if err := tx.QueryRow(ctx, query, nil, &other); err != nil {
 			return err
 		}
@@ -195,8 +196,8 @@ func (w *running[T]) own(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// next waits for a notification. After 60 Polls, or a minute, it times out, because a connection whose
-// host is gone is silent, too.
+// next waits for a notification. After 60 Polls, or a minute, it times out, because a connection
+// whose host is gone is silent, too.
 func (w *running[T]) next(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(60*w.poll(), time.Minute))
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 // A Message is one delivered message. It does not depend on the broker.
 type Message struct {
 	// Group is the consumer that handles the message: Config.Group of a consumer.Consumer, and
-	// Consumer of a Worker. Handler marks the event as processed by it. A function around a Handler may
-	// set another one, for example the old name of a group that was renamed.
+	// Consumer of a Worker. Handler marks the event as processed by it. A function around a Handler
+	// may set another one, for example the old name of a group that was renamed.
 	Group string
 
 	// ID is the event's id. Every delivery of the same event has the same ID. It is empty if the
@@ -116,8 +116,8 @@ const (
 	maxScope = 255
 )
 
-// A NameError says that the name of a consumer cannot be used: it is empty, has more than 1,024 bytes
-// or is not text. No message is at fault.
+// A NameError says that the name of a consumer cannot be used: it is empty, has more than 1,024
+// bytes or is not text. No message is at fault.
 type NameError struct{ Consumer string }
 
 func (e *NameError) Error() string {

@@ -12,15 +12,15 @@ import (
 )
 
 // Once calls fn unless the consumer has processed the event of m already. It reports whether it
-// called fn. The consumer's name separates consumers that share a database: each processes the event
-// once. The event is known by the ID and the Scope of m, which is its Topic by default. Once needs
-// no other field.
+// called fn. The consumer's name separates consumers that share a database: each processes the
+// event once. The event is known by the ID and the Scope of m, which is its Topic by default. Once
+// needs no other field.
 //
-// The transaction is the caller's: a pgx.Tx, an *sql.Tx, or what a library such as sqlc, GORM, ent or
-// bun has made of one. Once refuses a pool and a connection outside a transaction. It asks the server
-// about a type that does not tell, such as the Tx of ent, by a savepoint (two round trips). Once
-// writes a mark, and fn writes the effect in the same transaction. Neither Once nor fn commits or
-// rolls back: the caller does.
+// The transaction is the caller's: a pgx.Tx, an *sql.Tx, or what a library such as sqlc, GORM, ent
+// or bun has made of one. Once refuses a pool and a connection outside a transaction. It asks the
+// server about a type that does not tell, such as the Tx of ent, by a savepoint (two round trips).
+// Once writes a mark, and fn writes the effect in the same transaction. Neither Once nor fn commits
+// or rolls back: the caller does.
 //
 // If another transaction is processing the same event, Once waits for its end. If that transaction
 // commits, Once returns false and fn does not run. If it rolls back, fn runs here.
@@ -53,12 +53,13 @@ func (s Schema) Once(ctx context.Context, tx any, consumer string, m Message, fn
 // A unique constraint of a partitioned table holds within one generation only. Three rules make the
 // marks of all generations exact together:
 //
-//   - A mark goes into the current generation. Two transactions there meet at the unique constraint.
+//   - A mark goes into the current generation. Two transactions meet at its unique constraint.
 //   - The INSERT locks the table until the end of its transaction, and Retain waits for these locks
 //     before it begins a generation. So every mark of an older generation is committed before a
 //     statement marks into the current one, and in read committed its snapshot has the mark.
-//   - A snapshot of repeatable read can be older than the current generation, and would mark into an
-//     ended one. The fence then locks a row that Retain has updated, and Postgres refuses with 40001.
+//   - A snapshot of repeatable read can be older than the current generation, and would mark into
+//     an ended one. The fence then locks a row that Retain has updated, and Postgres refuses with
+//     40001.
 //
 // If no generation is current, the INSERT fails because of its NULL. The subqueries with LIMIT keep
 // the planner from scanning a whole generation.
@@ -170,8 +171,8 @@ func orFail(ctx context.Context, c anytx.Tx, fn func() error) (err error) {
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		// The statement fails in any case: by its own error, because the transaction has failed before, or
-		// because the connection is gone.
+		// The statement fails in any case: by its own error, because the transaction has failed before,
+		// or because the connection is gone.
 		_, failed := c.Exec(ctx, `DO $$ BEGIN RAISE EXCEPTION 'inbox: the handler failed, so this transaction must be rolled back'; END $$`)
 		if failed == nil {
 			err = errors.Join(err, errors.New("inbox: the transaction could not be made to fail: roll it back"))

@@ -49,8 +49,8 @@ type Retained struct {
 }
 
 // A BusyError says that Retain could not lock inbox_processed in time, because a transaction that
-// has marked an event is still open. Nothing is lost: a later call tries again. The table grows until
-// then.
+// has marked an event is still open. Nothing is lost: a later call tries again. The table grows
+// until then.
 type BusyError struct{ Err error }
 
 func (e *BusyError) Error() string {
@@ -99,16 +99,16 @@ func (db *DB[T]) RunRetention(ctx context.Context, r Retention) error {
 	return nil
 }
 
-// Retain begins a new generation if the current one is old enough, empties the generations that ended
-// before Keep, and deletes old processed messages. Call it every minute or so, from any number of
-// processes: a call that finds nothing to do only reads. RunRetention does it.
+// Retain begins a new generation if the current one is old enough, empties the generations that
+// ended before Keep, and deletes old processed messages. Call it every minute or so, from any
+// number of processes: a call that finds nothing to do only reads. RunRetention does it.
 //
 // To begin a generation, Retain locks inbox_processed for a moment, and marks wait for it. Readers
 // do not wait, and it does not wait for them. A generation is emptied by TRUNCATE if the role has
 // that privilege on the generation's partition and gets the lock within LockWait, and otherwise by
-// DELETE, some thousand marks in a transaction. Only one caller at a time tries to lock, and after a
-// *BusyError all callers leave the table alone: for 60 times LockWait at first, then twice as long
-// each time, up to an hour.
+// DELETE, some thousand marks in a transaction. Only one caller at a time tries to lock, and after
+// a *BusyError all callers leave the table alone: for 60 times LockWait at first, then twice as
+// long each time, up to an hour.
 //
 // Times are those of the database's clock.
 func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err error) {
@@ -183,8 +183,8 @@ func (s *retentionState) read(ctx context.Context, tx schemaTx) error {
 	return err
 }
 
-// readCommitted is DB.in for a transaction that reads what others have committed while it waited for a
-// lock, whatever the default of the database is.
+// readCommitted is DB.in for a transaction that reads what others have committed while it waited
+// for a lock, whatever the default of the database is.
 func (db *DB[T]) readCommitted(ctx context.Context, do func(*transaction[T]) error) error {
 	_, err := db.in(ctx, func(tx *transaction[T]) error {
 		if _, err := tx.Exec(ctx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
@@ -195,8 +195,8 @@ func (db *DB[T]) readCommitted(ctx context.Context, do func(*transaction[T]) err
 	return err
 }
 
-// alone runs do in a transaction, unless another caller is at it or all callers pause. A lock that do
-// does not get in time is a *BusyError, and then all callers pause.
+// alone runs do in a transaction, unless another caller is at it or all callers pause. A lock that
+// do does not get in time is a *BusyError, and then all callers pause.
 func (db *DB[T]) alone(ctx context.Context, r Retention, do func(tx schemaTx) error) error {
 	var busy error
 	err := db.readCommitted(ctx, func(tx *transaction[T]) error {
@@ -258,8 +258,8 @@ func (db *DB[T]) turn(ctx context.Context, r Retention) (began int64, err error)
 	return began, nil
 }
 
-// empty removes marks of the oldest expired generation. It returns the generation if no mark is left:
-// it then waits for its turn. again reports whether there can be more to do for this caller.
+// empty removes marks of the oldest expired generation. It returns the generation if no mark is
+// left: it then waits for its turn. again reports whether there can be more to do for this caller.
 func (db *DB[T]) empty(ctx context.Context, r Retention) (emptied int64, again bool, err error) {
 	const part = 1000 // blocks, with some ten thousand marks
 	err = db.alone(ctx, r, func(tx schemaTx) error {

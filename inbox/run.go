@@ -7,16 +7,17 @@ import (
 )
 
 // A HandlerError is what a handler returned, or its panic as a *PanicError, or what the server
-// answered to the COMMIT of the handler's work. Other errors are not the event's fault: the database
-// cannot be reached, or the caller's context has ended.
+// answered to the COMMIT of the handler's work. Other errors are not the event's fault: the
+// database cannot be reached, or the caller's context has ended.
 type HandlerError struct{ Err error }
 
 func (e *HandlerError) Error() string { return e.Err.Error() }
 func (e *HandlerError) Unwrap() error { return e.Err }
 
 // Once calls fn in a transaction of its own, unless the consumer has processed the event of m
-// already (see the function Once). It reports whether fn's effect was committed now. If fn fails or panics, Once rolls back, and returns
-// a *HandlerError: nothing of fn's work remains, and the next delivery calls fn again.
+// already (see the function Once). It reports whether fn's effect was committed now. If fn fails or
+// panics, Once rolls back, and returns a *HandlerError: nothing of fn's work remains, and the next
+// delivery calls fn again.
 //
 // A serialization failure or a deadlock is not the event's fault. Once then repeats the
 // transaction, so fn can be called several times: its effects outside the transaction must bear

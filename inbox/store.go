@@ -18,16 +18,17 @@ import (
 //
 // A message that is stored or processed already is left out, for as long as its row exists or its
 // mark is remembered (see Retention). Messages with the same topic and key are handled in the order
-// in which they are stored: a transaction that stores messages of a key waits for the end of another
-// one that has done so. Store refuses the whole call with an *IDError if a message has no id.
+// in which they are stored: a transaction that stores messages of a key waits for the end of
+// another one that has done so. Store refuses the whole call with an *IDError if a message has no
+// id.
 //
-// If Store fails, it makes the transaction fail, as Once does. A time outside the years 1 to 9999 is
-// stored as the first or the last moment of these years.
+// If Store fails, it makes the transaction fail, as Once does. A time outside the years 1 to 9999
+// is stored as the first or the last moment of these years.
 //
 // Store wakes the Workers by a notification of Postgres. A transaction with one cannot be prepared
 // (PREPARE TRANSACTION), and the commits of such transactions wait for each other. Postgres drops a
-// notification if no session listens, and otherwise queues it until all of them have it. If a session
-// of any program listens and stays in a transaction until the queue has 8 GB, Store fails.
+// notification if no session listens, and otherwise queues it until all of them have it. If a
+// session of any program listens and stays in a transaction until the queue has 8 GB, Store fails.
 func Store(ctx context.Context, tx any, consumer string, msgs ...Message) (stored int64, err error) {
 	return Schema("").Store(ctx, tx, consumer, msgs...)
 }
@@ -115,8 +116,8 @@ func insert(ctx context.Context, c anytx.Tx, consumer string, msgs []Message, fr
 	return n, nil
 }
 
-// maxLane is the length of the longest lane in bytes, beside a consumer's name in an index. A longer
-// lane is stored as its digest.
+// maxLane is the length of the longest lane in bytes, beside a consumer's name in an index. A
+// longer lane is stored as its digest.
 const maxLane = maxScope + maxID + len("id \x00")
 
 // A storedHeader is a Header in JSON. A name that is no text is in Bytes.
@@ -150,7 +151,8 @@ func readHeaders(text string) (headers []Header, err error) {
 	return headers, nil
 }
 
-// Kafka's time has 64 bits. These are the first and the last that Postgres and the drivers can hold.
+// Kafka's time has 64 bits. These are the first and the last that Postgres and the drivers can
+// hold.
 var (
 	earliest = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 	latest   = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
@@ -167,17 +169,19 @@ func storable(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// laneLocks is how many locks the lanes of a consumer share. Postgres has room for some thousand locks
-// of all transactions together.
+// laneLocks is how many locks the lanes of a consumer share. Postgres has room for some thousand
+// locks of all transactions together.
 const laneLocks = 64
 
-// lockLanes makes other transactions wait that store messages of the same lanes, until this one ends.
-// Otherwise the later of two messages could be committed, and handled, before the earlier one.
+// lockLanes makes other transactions wait that store messages of the same lanes, until this one
+// ends. Otherwise the later of two messages could be committed, and handled, before the earlier
+// one.
 func lockLanes(ctx context.Context, c anytx.Tx, consumer string, locks map[uint32]bool) error {
 	if len(locks) == 0 {
 		return nil
 	}
-	list, err := json.Marshal(slices.Sorted(maps.Keys(locks))) // sorted, so that two transactions do not deadlock
+	// Sorted, so that two transactions do not deadlock.
+	list, err := json.Marshal(slices.Sorted(maps.Keys(locks)))
 	if err == nil {
 		_, err = c.Exec(ctx, `SELECT pg_advisory_xact_lock($1::int, n::int) FROM json_array_elements_text($2::text::json) AS n`,
 			int32(hash("inbox "+consumer)), string(list))
@@ -218,9 +222,9 @@ func (db *DB[T]) Backlog(ctx context.Context, consumer string) (b Backlog, err e
 }
 
 // RetryDead makes dead messages with these ids pending again, with no attempts, and wakes the
-// Workers. scope is that of the messages, which is their topic by default. It returns how many there
-// were. Later messages of a key that are pending wait for the message, but those that are processed or
-// in work already are ahead of it.
+// Workers. scope is that of the messages, which is their topic by default. It returns how many
+// there were. Later messages of a key that are pending wait for the message, but those that are
+// processed or in work already are ahead of it.
 func (db *DB[T]) RetryDead(ctx context.Context, consumer, scope string, ids ...string) (n int64, err error) {
 	list, err := json.Marshal(append([]string{}, ids...)) // [] without ids, not null
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 // messages of a consumer. Each message is handled in the transaction that marks it as processed, so
 // its effect happens exactly once, even if the process is killed.
 //
-// A message is not taken while an earlier one with the same topic and key is pending: while that one
-// is handled, and while it waits for its next attempt.
+// A message is not taken while an earlier one with the same topic and key is pending: while that
+// one is handled, and while it waits for its next attempt.
 type Worker[T any] struct {
 	DB       *DB[T]
 	Consumer string // the name given to Store; each message has it as its Group
@@ -57,18 +57,18 @@ type Worker[T any] struct {
 	Logger *slog.Logger // slog.Default() by default
 
 	// Poll is the longest pause between two looks for messages; 1 s by default, and a day at most.
-	// Store, RetryDead and RetryAllDead wake the Worker earlier by a notification of Postgres, for which
-	// the Worker opens a connection of its own. That needs pgx, or database/sql with the driver of pgx,
-	// and no pooler such as PgBouncer in transaction mode. The log says whether notifications arrive. If
-	// they do not, or one is lost, Poll is what remains.
+	// Store, RetryDead and RetryAllDead wake the Worker earlier by a notification of Postgres, for
+	// which the Worker opens a connection of its own. That needs pgx, or database/sql with the driver
+	// of pgx, and no pooler such as PgBouncer in transaction mode. The log says whether notifications
+	// arrive. If they do not, or one is lost, Poll is what remains.
 	//
 	// The connection is made as those of a *pgxpool.Pool are, with its BeforeConnect. Otherwise it has
 	// the configuration of a connection that is there: a password that expires soon may be refused.
 	Poll time.Duration
 }
 
-// Unlimited, as Attempts of a Worker or a consumer.Consumer, means that no number of failures makes a
-// message dead. A Permanent error still does.
+// Unlimited, as Attempts of a Worker or a consumer.Consumer, means that no number of failures makes
+// a message dead. A Permanent error still does.
 const Unlimited = -1
 
 // A Failure is a failed attempt.
@@ -133,8 +133,8 @@ type running[T any] struct {
 	other throttle      // failures that do not count
 }
 
-// drain handles messages until it finds none, or ctx ends. With an error, it returns the message that
-// it had taken.
+// drain handles messages until it finds none, or ctx ends. With an error, it returns the message
+// that it had taken.
 func (w *running[T]) drain(ctx, work context.Context) (*Message, error) {
 	lane := []byte{}
 	for ctx.Err() == nil {
@@ -220,8 +220,8 @@ type throttle struct {
 	times int // since last
 }
 
-// due counts the fault. It returns how often it came since the last log line if another line is due,
-// and 0 if not: there is at most one each minute.
+// due counts the fault. It returns how often it came since the last log line if another line is
+// due, and 0 if not: there is at most one each minute.
 func (t *throttle) due() (times int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -232,8 +232,8 @@ func (t *throttle) due() (times int) {
 }
 
 // claim locks the first pending message of a lane after the lane $2, if the message is due and not
-// locked. It walks from lane to lane by the index, so its cost is the number of lanes that are locked
-// or wait, not the number of their messages.
+// locked. It walks from lane to lane by the index, so its cost is the number of lanes that are
+// locked or wait, not the number of their messages.
 const claim = `WITH RECURSIVE heads AS (
 	(SELECT lane, id FROM @inbox_messages
 		WHERE consumer = $1 AND state = 'pending' AND lane > $2 ORDER BY lane, id LIMIT 1)
