@@ -80,7 +80,7 @@ func TestTheGoOfThePagesCompiles(t *testing.T) {
 	indent := regexp.MustCompile(`(?m)^[ \t]+`)
 	flat := func(code string) string { return indent.ReplaceAllString(code, "") }
 	var compiled strings.Builder
-	for _, pattern := range []string{"example_test.go", "outbox/example_test.go", "outbox/outboxtest/*_test.go", "outbox/s3store/example_test.go", "inbox/example_test.go", "inbox/inboxtest/example_test.go", "walposttest/example_test.go", "inbox/consumer/example_test.go", "examples/*/*.go"} {
+	for _, pattern := range []string{"example_test.go", "outbox/example_test.go", "outbox/outboxtest/*_test.go", "outbox/s3store/example_test.go", "inbox/example_test.go", "inbox/inboxtest/example_test.go", "walposttest/example_test.go", "inbox/consumer/example_test.go", "otel/example_test.go", "examples/*/*.go"} {
 		for _, name := range files(t, "../../"+pattern) {
 			compiled.WriteString(flat(read(t, name)))
 		}
