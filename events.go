@@ -287,15 +287,16 @@ func (c *Config) ValidateBrokers() Problems {
 func OpenConsumed(ctx context.Context, cfg Config, topic, toTopic string, say func(text string), progress func(step string, done, total int64)) (*BadEvents, error) {
 	wrong := cfg.ValidateBrokers()
 	wrong.Try("--dead-letter-topic", topicname.Check(topic))
-	if cfg.Delivery.DeadLetterTopic = topic; toTopic == topic {
+	if toTopic == topic {
 		wrong.Add("--to-topic", conf.MustBe, "a topic other than --dead-letter-topic", toTopic)
-	} else if toTopic != "" {
-		wrong.Try("--to-topic", topicname.Check(toTopic))
+	} else {
+		cfg.target(&wrong, "--to-topic", toTopic)
 	}
+	cfg.Delivery.DeadLetterTopic = topic
 	if len(wrong) > 0 {
 		return nil, wrong
 	}
 	to := cfg.sink()
-	to.Parking, to.Park = "", false
+	to.Parking, to.Park, to.Topics.Create = "", false, false
 	return badevents.Open(ctx, badevents.Config{Consumers: true, Kafka: to, Version: cfg.Version, Say: say, Progress: progress})
 }

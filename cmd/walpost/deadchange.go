@@ -12,6 +12,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
+	"github.com/walpost/walpost/internal/command/badevents"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 )
@@ -43,7 +44,9 @@ walpost.yaml. walpost dead list --help lists the reasons.
 
 With --dead-letter-topic, retry sends dead letters of consumers back to the topics and partitions of
 their messages, with a new timestamp. Every consumer group of the topic gets them. With --to-topic,
-only the groups of that topic do.
+only the groups of that topic do. retry leaves a letter dead if its topic or partition doesn't exist,
+or if its message is older than --max-age: a group's inbox may have forgotten the message, and would
+let it take effect again.
 
 If several retries run at the same time, only the last one that was started continues. retry can run
 while the relay runs.`,
@@ -59,6 +62,7 @@ while the relay runs.`,
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "only print what would be done")
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "deliver dead letters to this `topic`")
 	flags.DurationVar(&opts.Look, "look", 30*time.Second, "search this long for newer records; 0s: don't")
+	flags.DurationVar(&opts.MaxAge, "max-age", badevents.DefaultMaxAge, "refuse a consumer's older messages without --to-topic")
 	flags.BoolVar(&wait, "wait", false, "wait until parked events are delivered or refused")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -67,6 +71,8 @@ while the relay runs.`,
 			return usageError{errors.New("no events are selected: pass tokens, flags that select events, or --all")}
 		case ways && all:
 			return usageError{errors.New("--all cannot be combined with a token or a flag that selects events")}
+		case opts.MaxAge <= 0:
+			return usageError{fmt.Errorf("--max-age: must be more than 0s (got %s)", opts.MaxAge)}
 		case opts.Look < 0:
 			return usageError{fmt.Errorf("--look: must be at least 0s (got %s)", opts.Look)}
 		}

@@ -138,7 +138,7 @@ func (f *deadFilter) given(cmd *cobra.Command) bool {
 func (f *deadFilter) parse(cmd *cobra.Command, tokens []string) (err error) {
 	f.Tokens, f.Reason, f.State = tokens, cdc.Reason(f.reason), deadletter.State(f.state)
 	consumers := ofConsumers(cmd)
-	for name, of := range map[string]bool{"relay": false, "table": false, "group": true} {
+	for name, of := range map[string]bool{"relay": false, "table": false, "group": true, "max-age": true} {
 		switch {
 		case of == consumers || !cmd.Flags().Changed(name):
 		case consumers:

@@ -78,7 +78,10 @@ func TestDeadLettersOfConsumersNeedOnlyTheBrokers(t *testing.T) {
 	if code, out := dead("drop", "--reason", "INC-17", b); code != exitOK || !strings.HasSuffix(out, "open events: 1\ndropped: 1\n") {
 		t.Errorf("drop: %d\n%s", code, out)
 	}
-	if code, out := dead("retry", "--group", "payments"); code != exitOK || !strings.Contains(out, "for topic orders: 1\n") || !strings.Contains(out, "delivered and marked: 1\n") {
+	if code, out := dead("retry", "--group", "payments"); code != exitFailed || !strings.Contains(out, "too_old: the message is from 2026-02-02T02:40:00Z") {
+		t.Errorf("retry of an old message: %d\n%s", code, out)
+	}
+	if code, out := dead("retry", "--group", "payments", "--max-age", "100000h"); code != exitOK || !strings.Contains(out, "for topic orders: 1\n") || !strings.Contains(out, "delivered and marked: 1\n") {
 		t.Errorf("retry: %d\n%s", code, out)
 	}
 	if rec := client.PollFetches(t.Context()).Records(); len(rec) != 1 || string(rec[0].Value) != "v-a" || string(rec[0].Key) != "a" {
@@ -99,6 +102,8 @@ func TestDeadLettersOfConsumersNeedOnlyTheBrokers(t *testing.T) {
 		{[]string{"retry", "--table", "public.outbox"}, "--table: dead letters of consumers"},
 		{[]string{"list", "--reason", "too_large"}, "--reason: must be one of attempts, permanent, missing_id (got \"too_large\")"},
 		{[]string{"show", "3-17-00000000"}, "no event in the topic payments.dead has the token 3-17-00000000\nhint: If it's a token of the relay, leave out --dead-letter-topic."},
+		{[]string{"retry", "--all", "--max-age", "0s"}, "--max-age: must be more than 0s (got 0s)"},
+		{[]string{"retry", "--all", "--to-topic", "walpost.dead_letter"}, "--to-topic: must be a topic that is not walpost's own"},
 		{[]string{"retry", "--all", "--to-topic", "payments.dead"}, "--to-topic: must be a topic other than --dead-letter-topic"},
 		{[]string{"retry", "--all", "--dead-letter-topic", ""}, "--dead-letter-topic: "},
 		{[]string{"retry", "--all", "--to-topic", "bad name!"}, "--to-topic: "},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ const (
 	hGroup   = prefix + "group"
 	hStack   = prefix + "stack"
 	hLeftOut = prefix + "left_out"
+	hStart   = prefix + "position"
 )
 
 const maxTime = 253_402_300_799_999 // the last millisecond of the year 9999
@@ -56,7 +58,7 @@ func DecodeConsumed(rec *kgo.Record) (*Letter, *Mark, error) {
 	l = &Letter{
 		Reason: cdc.Reason(r.text(hReason)), Error: r.text(hError), ID: r.text(hID), CommitTime: at, Topic: r.text(hTopic),
 		Partition: int32(r.number(hPartition, 0, math.MaxInt32)), Attempts: int(r.number(hAttempts, 0, math.MaxInt32)), Key: rec.Key, KeyKnown: true,
-		Group: r.text(hGroup), Offset: r.number(hOffset, 0, math.MaxInt64), Stack: r.text(hStack),
+		Group: r.text(hGroup), Offset: r.number(hOffset, 0, math.MaxInt64), Stack: r.text(hStack), Start: r.text(hStart),
 	}
 	if out := r.text(hLeftOut); out != "" && l.Error == "" {
 		l.Error = "(left out: the letter was too large for its topic)"
@@ -76,11 +78,14 @@ func DecodeConsumed(rec *kgo.Record) (*Letter, *Mark, error) {
 }
 
 // SendBack returns the record that hands the message of a consumer's letter out again. Its time is now, because the topic could delete
-// a record of the message's own time at once. The headers say which group it's for, and its own time.
+// a record of the message's own time at once. The headers say which group it's for, its own time, and its position, which is the id
+// of a message without one.
 func (l *Letter) SendBack(now time.Time) *cdc.Record {
 	rec := *l.Record
-	rec.Headers = append(rec.Headers[:len(rec.Headers):len(rec.Headers)],
-		cdc.Header{Key: hGroup, Value: []byte(l.Group)}, cdc.Header{Key: hTime, Value: fmt.Append(nil, l.CommitTime.UnixMilli())})
+	rec.Headers = append(slices.Clip(rec.Headers), cdc.Header{Key: hGroup, Value: []byte(l.Group)}, cdc.Header{Key: hTime, Value: fmt.Append(nil, l.CommitTime.UnixMilli())})
+	if l.Start != "" {
+		rec.Headers = append(rec.Headers, cdc.Header{Key: hStart, Value: []byte(l.Start)})
+	}
 	rec.Time, rec.Committed = now.Truncate(time.Millisecond), now
 	return &rec
 }

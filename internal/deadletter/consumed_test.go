@@ -3,6 +3,7 @@ package deadletter
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func consumed(offset int64, more ...string) *kgo.Record {
 }
 
 func TestAMessageComesBackFromTheLetterOfItsConsumer(t *testing.T) {
-	rec := consumed(17, hStack, "main.pay()")
+	rec := consumed(17, hStack, "main.pay()", hStart, "position:orders/3/5@1")
 	rec.Headers = append([]kgo.RecordHeader{{Key: "null", Value: nil}}, rec.Headers...)
 	l, m, err := DecodeConsumed(rec)
 	if err != nil || m != nil {
@@ -54,7 +55,7 @@ func TestAMessageComesBackFromTheLetterOfItsConsumer(t *testing.T) {
 	for _, h := range back.Headers {
 		headers = append(headers, fmt.Sprintf("%s=%s,%v", h.Key, h.Value, h.Value == nil))
 	}
-	if got := strings.Join(headers, " "); got != "null=,true id=e,false walpost.dead.group=payments,false walpost.dead.timestamp=1770000000123,false" {
+	if got := strings.Join(headers, " "); got != "null=,true id=e,false walpost.dead.group=payments,false walpost.dead.timestamp=1770000000123,false walpost.dead.position=position:orders/3/5@1,false" {
 		t.Errorf("headers %s", got)
 	}
 	if len(l.Record.Headers) != 2 {
@@ -80,6 +81,48 @@ func TestATokenNamesAMessageForAGroup(t *testing.T) {
 	for _, other := range []*kgo.Record{consumed(18), consumed(17, hGroup, "stock"), consumed(17, hTopic, "refunds"), consumed(17, hTime, "1770000000124"), consumed(17, hID, "f")} {
 		if token(other) == first {
 			t.Errorf("another message has the token %s: %v", first, other.Headers)
+		}
+	}
+}
+
+// A message without a key has its letters in any partition, and the partition of a key changes when the topic gets more of them. Nothing
+// orders the records of two partitions.
+func TestAMarkIsForTheLettersThatItsCommandHadRead(t *testing.T) {
+	at := func(rec *kgo.Record, partition int32, offset int64) *kgo.Record {
+		rec.Partition, rec.Offset = partition, offset
+		return rec
+	}
+	marks := func(state State, seen ...*kgo.Record) (all []*kgo.Record) {
+		fold := NewConsumedFold()
+		for _, rec := range seen {
+			fold.Add(rec)
+		}
+		for i, rec := range fold.Entries()[0].Marks("dead", Mark{Token: fold.Entries()[0].Token, State: state, Time: committed}) {
+			all = append(all, at(stored(rec, rec.Partition, 0), rec.Partition, int64(100+i)))
+		}
+		return all
+	}
+	first, again, elsewhere := at(consumed(5), 0, 1), at(consumed(5, hError, "again"), 0, 2), at(consumed(5, hError, "elsewhere"), 1, 7)
+	for _, f := range []struct {
+		name        string
+		zero, other []*kgo.Record // the records of two partitions
+		want        State
+	}{
+		{"a mark", append([]*kgo.Record{first}, marks(Retried, first)...), nil, Retried},
+		{"a mark for two letters", append([]*kgo.Record{first, again}, marks(Dropped, first, again)...), nil, Dropped},
+		{"a letter that came while the command worked", append([]*kgo.Record{first, again}, marks(Retried, first)...), nil, Open},
+		{"a newer letter in another partition", append([]*kgo.Record{first}, marks(Retried, first)...), []*kgo.Record{elsewhere}, Open},
+		{"a letter in another partition, with its mark", []*kgo.Record{first}, append([]*kgo.Record{elsewhere}, marks(Retried, elsewhere)...), Open},
+		{"marks in both partitions", append([]*kgo.Record{first}, marks(Retried, first, elsewhere)[:1]...), append([]*kgo.Record{elsewhere}, marks(Retried, first, elsewhere)[1:]...), Retried},
+	} {
+		for _, order := range [][][]*kgo.Record{{f.zero, f.other}, {f.other, f.zero}} {
+			fold := NewConsumedFold()
+			for _, rec := range slices.Concat(order...) {
+				fold.Add(rec)
+			}
+			if all := fold.Entries(); len(all) != 1 || all[0].State != f.want || fold.Foreign+fold.Damaged > 0 {
+				t.Errorf("%s: %+v, want %s; %v", f.name, all[0], f.want, fold.Problem)
+			}
 		}
 	}
 }

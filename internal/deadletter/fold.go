@@ -10,6 +10,8 @@ import (
 	"unique"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
 )
 
 // A State is what became of a letter.
@@ -54,6 +56,32 @@ type Entry struct {
 	// key of its record, for a mark.
 	First, Newest Place
 	RecordKey     []byte
+
+	unmarked []Place // in the topic of consumers: of each partition, the newest letter that no mark is for
+}
+
+// Marks are the records of a mark of the event. They are for the letters that the Fold has read, and for no later one: a consumer can
+// write that one while a command works.
+//
+// The letters of consumers can be in several partitions: a message may have no key, and the topic can get more partitions. Each of
+// these partitions gets a mark, because nothing orders the records of two.
+func (e *Entry) Marks(topic string, m Mark) (records []*cdc.Record) {
+	if len(e.unmarked) == 0 {
+		return []*cdc.Record{m.Encode(topic, e.RecordKey, e.Newest.Partition)}
+	}
+	for _, at := range e.unmarked {
+		m.Offset = at.Offset + 1
+		records = append(records, m.Encode(topic, e.RecordKey, at.Partition))
+	}
+	return records
+}
+
+// closedBy takes a mark from a partition. It reports whether it closes the event.
+func (e *Entry) closedBy(m *Mark, partition int32) bool {
+	e.unmarked = slices.DeleteFunc(e.unmarked, func(at Place) bool {
+		return at.Partition == partition && (m.Offset == 0 || at.Offset < m.Offset)
+	})
+	return len(e.unmarked) == 0
 }
 
 // A Place is where a record is in the topic.
@@ -111,7 +139,7 @@ func (f *Fold) Add(rec *kgo.Record) {
 	case m != nil && m.State == Ended:
 		f.Working = slices.DeleteFunc(f.Working, func(token string) bool { return token == m.Token })
 	case m != nil:
-		if e := f.byToken[m.Token]; e != nil && e.State == Open {
+		if e := f.byToken[m.Token]; e != nil && e.State == Open && e.closedBy(m, rec.Partition) {
 			e.State, e.Why = m.State, m.Why
 			if f.closed != nil {
 				f.closed.add(m.Token)
@@ -143,6 +171,9 @@ func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 		f.byToken[l.Token] = e
 	}
 	e.Copies++
+	if f.consumed {
+		e.unmarked = append(slices.DeleteFunc(e.unmarked, func(p Place) bool { return p.Partition == at.Partition }), at)
+	}
 	if l.Attempts >= e.Attempts || f.consumed {
 		e.Letter, e.Newest, e.RecordKey = *l, at, slices.Clone(rec.Key)
 		e.Record, e.Event, e.Stack, e.Key = nil, nil, "", slices.Clone(l.Key)

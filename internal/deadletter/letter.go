@@ -57,6 +57,7 @@ type Letter struct {
 	Group  string // the consumer group
 	Offset int64  // of the message
 	Stack  string // of a panic
+	Start  string // the message's first position as the consumer writes it; "" in older letters
 
 	// Key is the key that the event was meant to have. KeyKnown is false if it could not be found.
 	Key      []byte
@@ -87,8 +88,8 @@ func (l *Letter) Relay() string { return l.Name + ", database " + l.Database }
 // Behind is the reason of a parked event that is not bad itself: an earlier event of its key is.
 const Behind cdc.Reason = "behind"
 
-// A Mark says what became of the letters with a token that are before it in their partition. A mark
-// in the topic of parked events also names the relay, the table and the key.
+// A Mark says what became of the letters with a token that are before it in their partition. One of
+// consumers leaves out those that its command had not read: see Entry.Marks. A mark in the topic of parked events also names the relay, the table and the key.
 type Mark struct {
 	Token string
 	State State // not Open
@@ -97,7 +98,7 @@ type Mark struct {
 
 	Name, Table string
 	Key         []byte   // of the record; only Decode sets it
-	Offset      int64    // of Trimmed
+	Offset      int64    // of Trimmed, or of the first letter that a mark of consumers is not for; 0 for none
 	Tokens      []string // of Released: all the events that were delivered
 }
 
@@ -132,7 +133,7 @@ const (
 	hTimeline    = prefix + "timeline"
 	hTableID     = prefix + "table_id"
 	hFirst       = prefix + "first"
-	hOffset      = prefix + "offset" // of a trimmed topic, or of a consumer's message
+	hOffset      = prefix + "offset" // of Mark.Offset, or of a consumer's message
 	hCount       = prefix + "headers"
 	keyIsNull    = "null"
 	keyIsUnknown = "unknown"

@@ -47,6 +47,7 @@ type Topics struct {
 
 	client *kgo.Client
 	dials  kafka.Dials
+	places map[string]kafka.Topic // that a retry of consumers' letters delivers to
 }
 
 // Open reads the topics.
@@ -162,19 +163,17 @@ func (t *Topics) change(ctx context.Context, work func(c *change) error) error {
 
 func (c *change) say(ctx context.Context, command string, state deadletter.State) error {
 	m := deadletter.Mark{Token: command, State: state, Time: time.Now()}
-	c.mark(m.Encode(c.Dead.Topic, []byte(command), 0), nil)
+	c.mark(m.Encode(c.Dead.Topic, []byte(command), 0), func() {})
 	return c.settle(ctx)
 }
 
-// mark sends a record that the command can't do without. done, if not nil, is called when the brokers have it.
+// mark sends a record that the command can't do without. done is called when the brokers have it.
 func (c *change) mark(rec *cdc.Record, done func()) {
 	c.Send(rec, func(refused error) error {
 		if refused != nil {
 			return fmt.Errorf("write a mark to topic %s: %w", rec.Topic, refused)
 		}
-		if done != nil {
-			done()
-		}
+		done()
 		return nil
 	})
 }

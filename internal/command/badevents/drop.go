@@ -20,7 +20,7 @@ func (t *Topics) Drop(ctx context.Context, selected []*Event, why string) (dropp
 			if err := c.Wait(ctx, time.Time{}, c.Room); err != nil {
 				return err
 			}
-			c.mark(c.outcome(e, deadletter.Dropped, why), func() { dropped++ })
+			c.close(c.marks(e, deadletter.Dropped, why), func() { dropped++ })
 		}
 		return c.settle(ctx)
 	})
@@ -37,8 +37,19 @@ func (c *change) stillOpen(events []*deadletter.Entry) (open []*deadletter.Entry
 	return open
 }
 
-// outcome is the mark of what became of an event.
-func (c *change) outcome(e *deadletter.Entry, state deadletter.State, why string) *cdc.Record {
-	m := deadletter.Mark{Token: e.Token, State: state, Why: why, Time: time.Now()}
-	return m.Encode(c.Dead.Topic, e.RecordKey, e.Newest.Partition)
+// marks are the marks of what became of an event.
+func (c *change) marks(e *deadletter.Entry, state deadletter.State, why string) []*cdc.Record {
+	return e.Marks(c.Dead.Topic, deadletter.Mark{Token: e.Token, State: state, Why: why, Time: time.Now()})
+}
+
+// close sends the marks of an event. done is called when the brokers have all of them.
+func (c *change) close(marks []*cdc.Record, done func()) {
+	left := len(marks)
+	for _, rec := range marks {
+		c.mark(rec, func() {
+			if left--; left == 0 {
+				done()
+			}
+		})
+	}
 }

@@ -1,15 +1,20 @@
 package badevents
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -21,7 +26,13 @@ type RetryOptions struct {
 	ToTopic string
 	// Look bounds the search for newer records of the same keys. 0 is no search.
 	Look time.Duration
+	// MaxAge is how old the message of a consumer's letter may be, unless ToTopic is set; DefaultMaxAge by default. Every group gets
+	// the message again, and the inbox of a group that has handled it may have forgotten it.
+	MaxAge time.Duration
 }
+
+// DefaultMaxAge is a day less than an inbox remembers an event by default (inbox.DefaultKeep).
+const DefaultMaxAge = 14 * 24 * time.Hour
 
 // A RetryReport is what Retry did, or would do.
 type RetryReport struct {
@@ -119,9 +130,14 @@ func (t *Topics) chunks(ctx context.Context, events []*deadletter.Entry, each fu
 // foresee makes the record of each event, and sends none.
 func (t *Topics) foresee(ctx context.Context, events []*deadletter.Entry, opts *RetryOptions, report *RetryReport, keys *keySearch) error {
 	done := int64(0)
+	if t.Consumers {
+		if err := t.lookUp(ctx, events, opts.ToTopic); err != nil {
+			return err
+		}
+	}
 	return t.chunks(ctx, events, func(chunk []*deadletter.Entry, letters map[string]*deadletter.Letter) error {
 		for _, e := range chunk {
-			rec, err := t.record(letters[e.Token], opts.ToTopic)
+			rec, err := t.record(letters[e.Token], opts)
 			if err == nil {
 				report.Topics[rec.Topic]++
 				keys.add(rec, e)
@@ -137,9 +153,45 @@ func (t *Topics) foresee(ctx context.Context, events []*deadletter.Entry, opts *
 	})
 }
 
+// lookUp asks the brokers for the topics that consumers' letters go to. A sink would wait for a missing one, and hold up the others.
+func (t *Topics) lookUp(ctx context.Context, events []*deadletter.Entry, toTopic string) error {
+	t.places = map[string]kafka.Topic{}
+	for _, e := range events {
+		t.places[cmp.Or(toTopic, e.Letter.Topic)] = kafka.Topic{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	topics, err := kafka.Topics(ctx, t.client, slices.Sorted(maps.Keys(t.places)))
+	for _, topic := range topics {
+		t.places[topic.Name] = topic
+	}
+	return err
+}
+
+// misplaced says why a consumer's letter can't be sent to its place; nil if it can. The relay creates topics, and this command doesn't:
+// nobody would read the message there.
+func (t *Topics) misplaced(rec *cdc.Record) error {
+	switch topic := t.places[rec.Topic]; {
+	case errors.Is(topic.Err, kerr.UnknownTopicOrPartition) || errors.Is(topic.Err, kerr.InvalidTopicException):
+		return &cdc.Refusal{Reason: cdc.InvalidTopic, Err: fmt.Errorf("topic %s does not exist: create it, or pass another one with --to-topic", rec.Topic)}
+	case kafka.Denied(topic.Err):
+		return &cdc.Refusal{Reason: cdc.InvalidRecord, Err: fmt.Errorf("topic %s: grant Write and Describe on it (%w)", rec.Topic, topic.Err)}
+	case topic.Err == nil && int(rec.Partition) >= len(topic.Partitions):
+		return &cdc.Refusal{Reason: cdc.InvalidRecord, Err: fmt.Errorf("topic %s has no partition %d: pass a topic with --to-topic", rec.Topic, rec.Partition)}
+	}
+	return nil
+}
+
+// tooOld is the reason of a consumer's letter that a retry leaves dead because of its age.
+const tooOld cdc.Reason = "too_old"
+
 // record is what an event gives now: the record as stored, or what the router makes of the row.
-func (t *Topics) record(l *deadletter.Letter, toTopic string) (*cdc.Record, error) {
-	rec := new(cdc.Record)
+func (t *Topics) record(l *deadletter.Letter, opts *RetryOptions) (*cdc.Record, error) {
+	rec, toTopic := new(cdc.Record), opts.ToTopic
+	if limit := cmp.Or(opts.MaxAge, DefaultMaxAge); t.Consumers && toTopic == "" && time.Since(l.CommitTime) > limit {
+		return nil, &cdc.Refusal{Reason: tooOld, Err: fmt.Errorf("the message is from %s, and other groups of topic %s may have forgotten that they have handled it: "+
+			"pass --to-topic, or a longer --max-age if every group's Keep is longer", l.CommitTime.Format(time.RFC3339), l.Topic)}
+	}
 	if t.Consumers {
 		rec = l.SendBack(time.Now())
 	} else if l.Event == nil {
@@ -154,6 +206,9 @@ func (t *Topics) record(l *deadletter.Letter, toTopic string) (*cdc.Record, erro
 	}
 	rec.Headers = slices.DeleteFunc(slices.Clone(rec.Headers), func(h cdc.Header) bool { return h.Key == relay.OriginHeader })
 	rec.Headers = append(rec.Headers, cdc.Header{Key: relay.OriginHeader, Value: []byte(relay.OriginDeadLetter)})
+	if t.Consumers {
+		return rec, t.misplaced(rec)
+	}
 	return rec, nil
 }
 
@@ -181,16 +236,17 @@ func (c *change) retry(ctx context.Context, events []*deadletter.Entry, opts *Re
 }
 
 func (c *change) deliver(e *deadletter.Entry, l *deadletter.Letter, opts *RetryOptions, report *RetryReport) {
-	rec, err := c.record(l, opts.ToTopic)
+	rec, err := c.record(l, opts)
 	if err != nil {
 		c.again(e, l, err, report)
 		return
 	}
+	marks := c.marks(e, deadletter.Retried, "") // not for a letter that is written from now on
 	c.Send(rec, func(refused error) error {
 		if refused != nil {
 			c.again(e, l, refused, report)
 		} else {
-			c.mark(c.outcome(e, deadletter.Retried, ""), func() { report.Delivered++ })
+			c.close(marks, func() { report.Delivered++ })
 		}
 		return nil
 	})
@@ -200,7 +256,9 @@ func (c *change) deliver(e *deadletter.Entry, l *deadletter.Letter, opts *RetryO
 func (c *change) again(e *deadletter.Entry, l *deadletter.Letter, err error, report *RetryReport) {
 	r := refused(e, err)
 	if c.Consumers { // its letter has the attempts and the errors of the handler
-		r.Attempts = e.Attempts
+		if r.Attempts = e.Attempts; r.Reason == cdc.TooLarge {
+			r.Error += ". A retry adds headers of up to 1 KiB: raise max.message.bytes of the topic, or pass another one with --to-topic"
+		}
 		report.Refused = append(report.Refused, r)
 		return
 	}

@@ -262,7 +262,7 @@ func (r *DeadRetry) Text() string {
 	}
 	refused := "refused again"
 	if r.DryRun {
-		refused = "rows that still produce no record"
+		refused = "a retry would refuse"
 	} else if r.Events > 0 {
 		fmt.Fprintf(&b, "delivered and marked: %d\n", r.Delivered)
 	}
