@@ -69,17 +69,20 @@ const (
 	// RefuseMissingID refuses the message with an *IDError. It is the default.
 	RefuseMissingID MissingID = ""
 
-	// PositionAsID makes the id from topic, partition and offset. It recognises that the broker
-	// delivers a record again. It does not recognise that a producer or relay sends the event again,
-	// because the second record has another offset.
+	// PositionAsID makes the id from topic, partition, offset and Time. It recognises that the broker
+	// delivers a record again, and a dead letter that was sent back. It does not recognise that a producer
+	// or relay sends the event again, because the second record has another offset.
 	PositionAsID MissingID = "position"
 )
+
+// positionHeader has the first position of a record that was a dead letter and was sent back.
+const positionHeader = "walpost.dead.position"
 
 // WithID returns the message with an id. If the message has none, p decides. The error is an
 // *IDError.
 func (m Message) WithID(p MissingID) (Message, error) {
-	if m.ID == "" && p == PositionAsID {
-		m.ID = fmt.Sprintf("position:%s/%d/%d", m.Topic, m.Partition, m.Offset)
+	if m.ID == "" && p == PositionAsID { // the time, because a topic that is created again has the same offsets
+		m.ID = cmp.Or(m.Header(positionHeader), fmt.Sprintf("position:%s/%d/%d@%d", m.Topic, m.Partition, m.Offset, m.Time.UnixMilli()))
 	}
 	return m, m.check()
 }

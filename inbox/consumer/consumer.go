@@ -71,9 +71,10 @@ func New(cfg Config) (*Consumer, error) {
 // Run consumes until ctx ends. Then it takes no more messages, gives running handlers Config.Grace,
 // commits, and leaves the group. It waits while a fault may pass, such as brokers that cannot be
 // reached or a privilege that is missing, and logs the fault. It returns an error if it could not
-// start. That is a *LoginError if the brokers refuse the login. After a broker has accepted one, the
-// Consumer waits for that too, because passwords and certificates are renewed. Nil means that everything that was handled in the partitions that it still had is
-// committed. Otherwise the error is an *UncommittedError.
+// start. That is a *LoginError if one of Config.Brokers refuses the login and none accepts it. After a
+// broker has accepted one, the Consumer waits for that too, because passwords and certificates are
+// renewed. Nil means that everything that was handled in the partitions that it still had is committed.
+// Otherwise the error is an *UncommittedError.
 func (c *Consumer) Run(ctx context.Context) error {
 	if c.started.Swap(true) {
 		return errors.New("consumer: Run was called twice")
@@ -258,7 +259,7 @@ func (c *Consumer) dispatch() {
 	if !c.writing {
 		if l := c.s.startLetter(); l != nil {
 			c.writing = true
-			go c.write(l, l.items[0].msg, letterOf(l.items[0].msg, l.items[0].verdict, l.items[0].failures.Counted, c.cfg.Group, c.cfg.DeadLetterTopic, c.cfg.IDHeader))
+			go c.write(l, l.items[0].msg, letterOf(l.items[0].msg, l.items[0].verdict, l.items[0].failures.Counted, c.cfg.Group, c.cfg.DeadLetterTopic))
 		}
 	}
 }
@@ -272,6 +273,9 @@ func (c *Consumer) handle(w *work) {
 	c.s.running--
 	if err == nil {
 		c.total.Handled += uint64(len(w.items))
+		if len(w.items) > 1 {
+			c.complaints.over("batch")
+		}
 		if w.items[0].failures.All > 0 {
 			c.complaints.over("handler")
 		}
@@ -328,6 +332,18 @@ func (c ofRecord) Value(key any) any {
 // failed decides what comes after a failure. It returns what Config.Failed is told.
 func (c *Consumer) failed(w *work, err error) *inbox.Failure {
 	first := w.items[0]
+	if len(w.items) > 1 { // whatever the error is: one message can have caused it
+		c.total.Split++
+		c.complaints.about("batch", "a batch failed: its messages are handled one by one",
+			"topic", w.p.topic, "partition", w.p.partition, "offset", first.offset, "messages", len(w.items), "err", err)
+		for _, it := range w.items {
+			it.alone = true
+		}
+		for _, l := range w.lanes {
+			c.s.free(l)
+		}
+		return nil
+	}
 	counted := first.failures.Counted
 	fault := first.failures.Add(err)
 	about := []any{"topic", w.p.topic, "partition", w.p.partition, "offset", first.offset, "id", first.msg.ID, "err", err}
@@ -337,17 +353,6 @@ func (c *Consumer) failed(w *work, err error) *inbox.Failure {
 	case fault == inbox.FaultElsewhere:
 		c.total.Uncounted++
 		c.complaints.about("handler", "handling fails, but not because of the message: the attempt does not count", about...)
-	case len(w.items) > 1:
-		c.total.Split++
-		c.complaints.log.Warn("a batch failed: handling its messages one by one", append(about, "messages", len(w.items))...)
-		for _, it := range w.items {
-			it.alone = true
-		}
-		first.failures = inbox.Failures{Counted: counted}
-		for _, l := range w.lanes {
-			c.s.free(l)
-		}
-		return nil
 	default:
 		f.Attempt = first.failures.Counted
 		c.total.Failed++
@@ -368,19 +373,17 @@ func (c *Consumer) failed(w *work, err error) *inbox.Failure {
 			return f
 		}
 	}
-	f.Pause = c.later(first, w.lanes...)
+	f.Pause = c.later(first, w.lanes[0])
 	return f
 }
 
-// later frees lanes after the pause that the item's failures demand. It returns the pause.
-func (c *Consumer) later(it *item, lanes ...*lane) time.Duration {
+// later frees a lane after the pause that its item's failures demand. It returns the pause.
+func (c *Consumer) later(it *item, l *lane) time.Duration {
 	pause := backoff.Backoff{Min: c.cfg.BackoffMin, Max: c.cfg.BackoffMax}.Pause(it.failures.All)
 	time.AfterFunc(pause, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for _, l := range lanes {
-			c.s.free(l)
-		}
+		c.s.free(l)
 		c.dispatch()
 	})
 	return pause

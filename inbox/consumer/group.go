@@ -15,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/inbox"
 )
 
 // The callbacks of the group run one at a time, and never between a poll and the end of take: see
@@ -259,13 +261,18 @@ func (c *Consumer) topics() []string {
 }
 
 // compareRetention warns of topics that keep records longer than the inbox remembers their events. If
-// such a record is delivered again, its effect happens again. It reports whether the brokers answered.
+// such a record is delivered again, its effect happens again. Of the dead letter topic, it warns only if
+// Keep is so short that walpost dead retry would send such letters back. It reports whether the brokers
+// answered.
 func (c *Consumer) compareRetention(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, lagInterval)
 	defer cancel()
 	topics := c.topics()
 	if len(topics) == 0 {
 		return false
+	}
+	if c.cfg.DeadLetterTopic != "" && c.cfg.Keep < inbox.DefaultKeep {
+		topics = append(slices.Clone(topics), c.cfg.DeadLetterTopic)
 	}
 	configs, err := kadm.NewClient(c.cl).DescribeTopicConfigs(ctx, topics...)
 	if err != nil {
@@ -283,6 +290,11 @@ func (c *Consumer) compareRetention(ctx context.Context) bool {
 		ms, bad := strconv.ParseInt(values["retention.ms"], 10, 64)
 		switch keeps := time.Duration(ms) * time.Millisecond; {
 		case bad != nil:
+		case topic.Name == c.cfg.DeadLetterTopic:
+			if ms < 0 || ms > c.cfg.Keep.Milliseconds() {
+				c.complaints.log.Warn("the dead letter topic keeps letters longer than the inbox remembers events: pass walpost dead retry a --max-age below Keep",
+					"topic", topic.Name, "keep", c.cfg.Keep)
+			}
 		case values["cleanup.policy"] == "compact" || ms < 0 || ms > math.MaxInt64/int64(time.Millisecond):
 			c.complaints.log.Warn("the topic keeps records for ever, and the inbox forgets their events: a record that is read again later takes effect again",
 				"topic", topic.Name, "keep", c.cfg.Keep)

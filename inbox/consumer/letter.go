@@ -33,6 +33,7 @@ const (
 	HeaderAttempts  = letterPrefix + "attempts"
 	HeaderID        = letterPrefix + "id"
 	HeaderGroup     = letterPrefix + "group"
+	HeaderPosition  = letterPrefix + "position" // what inbox.PositionAsID takes as the id
 	HeaderLeftOut   = letterPrefix + "left_out" // which of these headers did not fit: "error, stack"
 )
 
@@ -47,11 +48,14 @@ type verdict struct {
 // letterOf makes the dead letter of a message: its key, its value and its headers, and why it is
 // dead. The record's own time is new, because the retention of the topic counts from this time.
 //
-// A message that has its position as id gets the header idHeader, because it has another position
-// when it is sent back. A message that was sent back already has its first time in HeaderTimestamp.
-func letterOf(m inbox.Message, v *verdict, attempts int, group, topic, idHeader string) *kgo.Record {
+// A message that was sent back already has its first time and its first position in HeaderTimestamp and
+// HeaderPosition.
+func letterOf(m inbox.Message, v *verdict, attempts int, group, topic string) *kgo.Record {
 	rec := &kgo.Record{Topic: topic, Key: m.Key, Value: m.Value}
-	id, at := "", strconv.FormatInt(m.Time.UnixMilli(), 10)
+	at := strconv.FormatInt(m.Time.UnixMilli(), 10)
+	first := m
+	first.ID = ""
+	first, _ = first.WithID(inbox.PositionAsID) // it is no id yet, so no error matters
 	for _, h := range m.Headers {
 		if h.Key == HeaderTimestamp {
 			if _, err := strconv.ParseUint(string(h.Value), 10, 48); err == nil {
@@ -60,13 +64,7 @@ func letterOf(m inbox.Message, v *verdict, attempts int, group, topic, idHeader 
 		}
 		if !strings.HasPrefix(h.Key, letterPrefix) { // of an earlier letter that was sent back
 			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
-			if h.Key == idHeader {
-				id = string(h.Value)
-			}
 		}
-	}
-	if id != m.ID {
-		rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: idHeader, Value: []byte(m.ID)})
 	}
 	add := func(key, value string) {
 		if value != "" {
@@ -83,6 +81,7 @@ func letterOf(m inbox.Message, v *verdict, attempts int, group, topic, idHeader 
 	add(HeaderAttempts, strconv.Itoa(attempts))
 	add(HeaderID, m.ID)
 	add(HeaderGroup, group)
+	add(HeaderPosition, first.ID)
 	return rec
 }
 

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/lib/backoff"
 )
 
-// A LoginError says that no broker lets this client in: the password is wrong, for example, or one
-// side does not trust the certificate of the other. Another attempt cannot help.
+// A LoginError says that a broker refuses this client, and that none of Config.Brokers lets it in: the
+// password is wrong, for example, or one side does not trust the certificate of the other. Another
+// attempt cannot help. Brokers that do not answer decide nothing.
 type LoginError struct{ Err error }
 
 func (e *LoginError) Error() string {
@@ -25,14 +27,11 @@ func (e *LoginError) Unwrap() error { return e.Err }
 func (c *Consumer) login(ctx context.Context, refused context.CancelCauseFunc) {
 	again := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	for failures := 1; ctx.Err() == nil; failures++ {
-		asking, cancel := context.WithTimeout(ctx, lagInterval)
-		err := c.cl.Ping(asking) // each broker once
-		cancel()
-		if err == nil {
-			return
-		}
-		if refusesLogin(err) {
+		accepted, err := c.ask(ctx)
+		if err != nil {
 			refused(&LoginError{err})
+		}
+		if accepted || err != nil {
 			return
 		}
 		select {
@@ -42,6 +41,33 @@ func (c *Consumer) login(ctx context.Context, refused context.CancelCauseFunc) {
 	}
 }
 
+// ask asks each of Config.Brokers at the same time, and reports whether one accepts the login. If none does,
+// the error is that of one that refuses it.
+func (c *Consumer) ask(ctx context.Context) (accepted bool, refused error) {
+	ctx, cancel := context.WithTimeout(ctx, lagInterval)
+	defer cancel()
+	seeds := c.cl.SeedBrokers()
+	answers := make(chan error, len(seeds))
+	for _, broker := range seeds {
+		go func() {
+			req := kmsg.NewPtrMetadataRequest()
+			req.Topics = []kmsg.MetadataRequestTopic{} // not nil, which would be all
+			_, err := broker.Request(ctx, req)
+			answers <- err
+		}()
+	}
+	for range seeds {
+		err := <-answers
+		if err == nil {
+			return true, nil
+		}
+		if refusesLogin(err) {
+			refused = err
+		}
+	}
+	return false, refused
+}
+
 // refusesLogin reports whether an error means that client and broker do not accept each other. A
 // connection that just ends can mean it too, but a broker that restarts ends connections as well.
 func refusesLogin(err error) bool {
@@ -49,6 +75,7 @@ func refusesLogin(err error) bool {
 		return true
 	}
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	_, noTLS := errors.AsType[tls.RecordHeaderError](err) // the port answers, but not with TLS
 	alert, ok := errors.AsType[*net.OpError](err)
-	return untrusted || ok && alert.Op == "remote error" // the broker does not accept our certificate
+	return untrusted || noTLS || ok && alert.Op == "remote error" // the broker does not accept our certificate
 }

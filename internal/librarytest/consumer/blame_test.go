@@ -5,10 +5,12 @@ package consumer_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -154,28 +156,57 @@ func TestAFaultOfTheHandlerIsNotTakenForOneOfTheDatabase(t *testing.T) {
 	}
 }
 
-// A batch can be too large for the timeout of the handler, although Postgres is well.
-func TestABatchThatIsTooSlowIsHandledOneByOne(t *testing.T) {
-	w := newWorld(t, testenv.Kafka(t), 1)
-	var recs []*kgo.Record
-	for i := range 5 {
-		id := fmt.Append(nil, i)
-		recs = append(recs, &kgo.Record{Topic: w.topic, Key: id, Value: id, Headers: []kgo.RecordHeader{{Key: "id", Value: id}}})
-	}
-	if err := w.cl.ProduceSync(t.Context(), recs...).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
-	cfg := w.config(nil)
-	cfg.Handler = nil
-	cfg.BatchHandler = func(_ context.Context, batch []inbox.Message) error {
-		if len(batch) > 1 {
-			return fmt.Errorf("message %d: %w", len(batch), context.DeadlineExceeded)
+// Whatever a batch fails with, only the message that causes it waits.
+func TestABatchIsHandledOneByOneWhateverItFailsWith(t *testing.T) {
+	k := testenv.Kafka(t)
+	batch := func(t *testing.T, handler consumer.BatchHandler) (*world, *member) {
+		w := newWorld(t, k, 1)
+		var recs []*kgo.Record
+		for i := range 5 {
+			id := fmt.Append(nil, i)
+			recs = append(recs, &kgo.Record{Topic: w.topic, Key: id, Value: id, Headers: []kgo.RecordHeader{{Key: "id", Value: id}}})
 		}
-		return nil
+		if err := w.cl.ProduceSync(t.Context(), recs...).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		cfg := w.config(nil)
+		cfg.Handler = nil
+		cfg.BatchHandler = handler
+		return w, w.start(cfg)
 	}
-	m := w.start(cfg)
-	w.commits(0, 5)
-	if s := m.Stats(); s.Split == 0 || s.Failed != 0 || s.Dead != 0 {
-		t.Errorf("%+v", s)
+	t.Run("a batch that is too large for the timeout", func(t *testing.T) {
+		w, m := batch(t, func(_ context.Context, batch []inbox.Message) error {
+			if len(batch) > 1 {
+				return fmt.Errorf("message %d: %w", len(batch), context.DeadlineExceeded)
+			}
+			return nil
+		})
+		w.commits(0, 5)
+		if s := m.Stats(); s.Split == 0 || s.Failed != 0 || s.Dead != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+	for what, err := range map[string]error{
+		"a service that one message needs": inbox.Retryable(errBroken),
+		"a table that one message names":   &pgconn.PgError{Code: "42P01"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var repaired atomic.Bool
+			w, m := batch(t, func(_ context.Context, batch []inbox.Message) error {
+				for _, m := range batch {
+					if string(m.Value) == "2" && !repaired.Load() {
+						return err
+					}
+				}
+				return nil
+			})
+			w.eventually("the other messages are handled", func() bool { return m.Stats().Handled == 4 })
+			w.eventually("the message is tried again", func() bool { return m.Stats().Uncounted > 2 })
+			repaired.Store(true)
+			w.commits(0, 5)
+			if s := m.Stats(); s.Failed != 0 || s.Dead != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }

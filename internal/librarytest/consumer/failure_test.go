@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -48,6 +49,7 @@ func TestAMessageThatFailsBecomesADeadLetterAndItsKeyGoesOn(t *testing.T) {
 	want := map[string]string{
 		"id": "a:2", "walpost.dead.reason": "attempts", "walpost.dead.error": "no account: broken", "walpost.dead.topic": w.topic,
 		"walpost.dead.partition": "0", "walpost.dead.offset": "1", "walpost.dead.attempts": "3", "walpost.dead.id": "a:2", "walpost.dead.group": w.name,
+		"walpost.dead.position": "position:" + w.topic + "/0/1@" + timestamp,
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) || timestamp == "" || string(letter.Key) != "a" || string(letter.Value) != "a:2" {
 		t.Errorf("letter %q %q %v\nwant %v", letter.Key, letter.Value, got, want)
@@ -134,7 +136,7 @@ func TestAMessageWithoutAnIDIsRefusedOrGetsItsPlace(t *testing.T) {
 		t.Run(string(missing), func(t *testing.T) {
 			w := newWorld(t, testenv.Kafka(t), 1)
 			w.send(0, "a:1")
-			w.produce(&kgo.Record{Key: []byte("a"), Value: []byte("naked")})
+			w.produce(&kgo.Record{Key: []byte("a"), Value: []byte("naked"), Timestamp: time.UnixMilli(1770000000123)})
 			w.send(0, "a:2")
 			cfg := w.config(func(_ context.Context, m inbox.Message) error { w.saw("id " + m.ID); return nil })
 			cfg.MissingID = missing
@@ -142,7 +144,7 @@ func TestAMessageWithoutAnIDIsRefusedOrGetsItsPlace(t *testing.T) {
 			w.sees("a:1", "a:2")
 			w.commits(0, 3)
 			if missing == inbox.PositionAsID {
-				w.sees("id position:" + w.topic + "/0/1")
+				w.sees("id position:" + w.topic + "/0/1@1770000000123")
 				return
 			}
 			if w.count("naked") > 0 {

@@ -81,6 +81,14 @@ func TestARefusedLoginEndsTheFirstStart(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("a wrong password, and a broker that is down", func(t *testing.T) {
+		for _, brokers := range [][]string{{asked, closedPort(t)}, {closedPort(t), asked}} {
+			refused(t, runUntilItEnds(t, brokers, loginAs("service", "wrong")))
+		}
+	})
+	t.Run("TLS on a port that has none", func(t *testing.T) {
+		refused(t, runUntilItEnds(t, []string{speaks(t, "220 mail.example.com ready\r\n")}, kgo.DialTLSConfig(&tls.Config{})))
+	})
 	t.Run("an unknown authority", func(t *testing.T) {
 		k := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{cert}}))
 		if err := refused(t, runUntilItEnds(t, k.ListenAddrs(), kgo.DialTLSConfig(&tls.Config{}))); !errors.As(err, new(x509.UnknownAuthorityError)) {
@@ -93,6 +101,67 @@ func TestARefusedLoginEndsTheFirstStart(t *testing.T) {
 		}))
 		refused(t, runUntilItEnds(t, k.ListenAddrs(), kgo.DialTLSConfig(&tls.Config{RootCAs: roots})))
 	})
+}
+
+// closedPort is an address at which nobody listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	return l.Addr().String()
+}
+
+// speaks is the address of a server that says a text, and waits for the end of the connection.
+func speaks(t *testing.T, text string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte(text))
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+	}()
+	return l.Addr().String()
+}
+
+// One broker that accepts the login is enough, wherever it stands in the list.
+func TestABrokerThatRefusesTheLoginDoesNotEndAStart(t *testing.T) {
+	user := kfake.Superuser("PLAIN", "service", "right")
+	accepts := testenv.FakeKafka(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "a"), kfake.EnableSASL(), user).ListenAddrs()[0]
+	refuses := testenv.FakeKafka(t, kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser("PLAIN", "service", "other")).ListenAddrs()[0]
+	for _, brokers := range [][]string{{accepts, refuses}, {refuses, accepts}} {
+		c, err := consumer.New(consumer.Config{
+			Brokers: brokers, Group: "g", Topics: []string{"a"}, ClientOptions: []kgo.Opt{loginAs("service", "right")}, Logger: slog.New(slog.DiscardHandler),
+			Handler: func(context.Context, inbox.Message) error { return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		for limit := time.Now().Add(patience); !c.Ready() && len(done) == 0 && time.Now().Before(limit); {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if !c.Ready() {
+			t.Errorf("brokers %v: it is not ready", brokers)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func waitsForItsLogin(t *testing.T, k *testenv.KafkaCluster, asked string) {

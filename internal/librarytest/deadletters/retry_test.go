@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost"
@@ -87,6 +88,8 @@ func TestARetrySendsDeadLettersBackToTheirPlacesOnce(t *testing.T) {
 				if ms, err := strconv.ParseInt(string(h.Value), 10, 64); err != nil || time.Since(m.Time) > time.Hour || time.Since(time.UnixMilli(ms)) < 20*time.Hour {
 					t.Errorf("the message of %s has the time %s", h.Value, m.Time)
 				}
+			} else if h.Key == consumer.HeaderPosition && strings.HasPrefix(string(h.Value), "position:"+w.topic+"/1/") {
+				text += " " + h.Key + "=position"
 			} else {
 				text += fmt.Sprintf(" %s=%s", h.Key, h.Value)
 			}
@@ -95,7 +98,7 @@ func TestARetrySendsDeadLettersBackToTheirPlacesOnce(t *testing.T) {
 		return nil
 	}).finish().end()
 	one := func(value string) string {
-		return value + " in 1 id=" + value[:1] + ":" + value + " walpost.dead.group=payments walpost.origin=dead_letter"
+		return value + " in 1 id=" + value[:1] + ":" + value + " walpost.dead.group=payments walpost.dead.position=position walpost.origin=dead_letter"
 	}
 	if want := []string{one("b1!!"), one("a3!"), one("a5!"), one("b1!!")}; !slices.Equal(again, want) {
 		t.Errorf("the other group got %q, want %q", again, want)
@@ -131,7 +134,7 @@ func TestAMessageThatWasSentBackTwiceHasOneEffect(t *testing.T) {
 			if err != nil || len(found) != 1 {
 				t.Fatalf("%d letters, %v", len(found), err)
 			}
-			_, value, headers, err := topics.History(t.Context(), found[0])
+			steps, value, headers, err := topics.History(t.Context(), found[0])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -139,6 +142,7 @@ func TestAMessageThatWasSentBackTwiceHasOneEffect(t *testing.T) {
 			for _, h := range headers {
 				sent.Headers = append(sent.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 			}
+			sent.Headers = append(sent.Headers, kgo.RecordHeader{Key: consumer.HeaderPosition, Value: []byte(steps[0].Letter.Start)})
 			if r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{DryRun: true, Look: time.Minute}); r.Keys != (badevents.Keys{All: 1, Whole: true}) {
 				t.Errorf("the message itself counts as newer: %+v", r.Keys)
 			}
@@ -198,6 +202,9 @@ func TestALetterThatIsRefusedStaysDeadAndCanGoToAnotherTopic(t *testing.T) {
 		t.Errorf("letters: %.100s", got)
 	}
 	other := w.kafka.Topic(t, 1, nil)
+	if !strings.Contains(r.Refused[0].Error, "raise max.message.bytes of the topic") {
+		t.Errorf("it is refused without a hint: %s", r.Refused[0].Error)
+	}
 	if r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{ToTopic: other}); r.Delivered != 1 || r.Topics[other] != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -206,4 +213,103 @@ func TestALetterThatIsRefusedStaysDeadAndCanGoToAnotherTopic(t *testing.T) {
 		got := w.effects("payments")
 		return got, got == string(rec.Value)
 	})
+}
+
+// Two groups, whose messages have no ids. One has handled the message that the other one refuses.
+func TestAMessageWithoutAnIDHasOneEffectInEachGroup(t *testing.T) {
+	position := func(header string) func(*consumer.Config) {
+		return func(c *consumer.Config) { c.MissingID, c.IDHeader = inbox.PositionAsID, header }
+	}
+	fails := func(inbox.Message) error { return errBroken }
+	for name, with := range map[string]func(*consumer.Config){"payments refuses it": nil, "payments fails": position("event-id")} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, testenv.Kafka(t), 1)
+			w.produce(&kgo.Record{Value: []byte("naked")})
+			w.consume("stock", position("id"), nil).finish().end()
+			w.consume("payments", with, fails).finish().end()
+			w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{})
+			w.consume("payments", position("event-id"), fails).finish().end() // once more: its letter has the first position, too
+			if r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{}); r.Delivered != 1 {
+				t.Fatalf("%+v", r)
+			}
+			w.consume("payments", position("event-id"), nil).finish()
+			w.consume("stock", position("id"), nil).finish()
+			if pay, stock := w.effects("payments"), w.effects("stock"); pay != "naked" || stock != "naked" {
+				t.Errorf("effects: payments %q, stock %q", pay, stock)
+			}
+		})
+	}
+}
+
+// A group that has handled an old message may have forgotten it.
+func TestAnOldMessageIsNotSentBackToEveryGroup(t *testing.T) {
+	w := newWorld(t, testenv.Kafka(t), 1)
+	other := w.kafka.Topic(t, 1, nil)
+	for id, age := range map[string]time.Duration{"old": 15, "young": 13} {
+		rec := message(id, id)
+		rec.Timestamp = time.Now().Add(-age * 24 * time.Hour)
+		w.produce(rec)
+	}
+	w.consume("payments", nil, func(inbox.Message) error { return errBroken }).finish().end()
+	for _, dry := range []bool{true, false} {
+		r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{DryRun: dry})
+		if len(r.Refused) != 1 || r.Refused[0].EventID != "old:old" || r.Refused[0].Reason != "too_old" || r.Topics[w.topic] != 1 {
+			t.Fatalf("%+v", r)
+		}
+	}
+	if got := w.letters(walpost.BadEventFilter{State: deadletter.Open}); got != "old open attempts" {
+		t.Errorf("open letters: %s", got)
+	}
+	for _, opts := range []walpost.RetryOptions{{ToTopic: other, DryRun: true}, {MaxAge: 16 * 24 * time.Hour}} {
+		if r := w.retry(walpost.BadEventFilter{}, opts); len(r.Refused) > 0 || r.Topics[other]+r.Delivered != 1 {
+			t.Errorf("%+v: %+v", opts, r)
+		}
+	}
+}
+
+// What can't be sent back holds up no other letter, and makes no topic.
+func TestALetterWithoutAPlaceStaysDead(t *testing.T) {
+	w := newWorld(t, testenv.Kafka(t), 1)
+	letter := func(topic, partition, id string) {
+		rec := &kgo.Record{Topic: w.dead, Value: []byte(id)}
+		for _, h := range [][2]string{{consumer.HeaderReason, "attempts"}, {consumer.HeaderTopic, topic}, {consumer.HeaderPartition, partition}, {consumer.HeaderOffset, "5"}, {consumer.HeaderID, id}, {consumer.HeaderGroup, "payments"}} {
+			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
+		}
+		w.produce(rec)
+	}
+	gone, typo := w.topic+"-gone", w.topic+"-typo"
+	letter(gone, "0", "gone")
+	letter(w.topic, "3", "partition")
+	letter(w.topic, "0", "good")
+	topics := func() (names []string) {
+		all, err := kadm.NewClient(w.client).ListTopics(t.Context(), gone, typo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, topic := range all {
+			if topic.Err == nil {
+				names = append(names, topic.Topic)
+			}
+		}
+		return names
+	}
+	if r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{ToTopic: typo}); len(r.Refused) != 3 || r.Delivered != 0 || !strings.Contains(r.Refused[0].Error, "topic "+typo+" does not exist") {
+		t.Errorf("a topic that does not exist: %+v", r)
+	}
+	r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{})
+	var refused []string
+	for _, e := range r.Refused {
+		refused = append(refused, e.EventID+": "+e.Error)
+	}
+	if want := []string{
+		"partition: topic " + w.topic + " has no partition 3: pass a topic with --to-topic", "gone: topic " + gone + " does not exist: create it, or pass another one with --to-topic",
+	}; r.Delivered != 1 || !slices.Equal(refused, want) {
+		t.Errorf("delivered %d, refused %q, want %q", r.Delivered, refused, want)
+	}
+	if made := topics(); made != nil {
+		t.Errorf("retry made the topics %v", made)
+	}
+	if got := w.letters(walpost.BadEventFilter{State: deadletter.Open}); got != "partition open attempts, gone open attempts" {
+		t.Errorf("open letters: %s", got)
+	}
 }

@@ -4,18 +4,26 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/walpost/walpost/inbox"
 )
 
 func TestAMessageWithoutAnIDIsRefusedOrKeyedByItsPosition(t *testing.T) {
-	m := inbox.Message{Topic: "orders", Partition: 3, Offset: 42}
+	m := inbox.Message{Topic: "orders", Partition: 3, Offset: 42, Time: time.UnixMilli(1770000000123)}
 	var refused *inbox.IDError
 	if _, err := m.WithID(inbox.RefuseMissingID); !errors.As(err, &refused) || refused.Topic != "orders" || refused.Offset != 42 {
 		t.Errorf("a message without an id gives %v", err)
 	}
-	if m, err := m.WithID(inbox.PositionAsID); err != nil || m.ID != "position:orders/3/42" {
+	if m, err := m.WithID(inbox.PositionAsID); err != nil || m.ID != "position:orders/3/42@1770000000123" {
 		t.Errorf("the id is %q, %v", m.ID, err)
+	}
+	back := inbox.Message{Topic: "orders", Partition: 3, Offset: 99, Headers: []inbox.Header{{Key: "walpost.dead.position", Value: []byte("position:orders/3/42@1")}}}
+	if m, err := back.WithID(inbox.PositionAsID); err != nil || m.ID != "position:orders/3/42@1" {
+		t.Errorf("the id of a message that was sent back is %q, %v", m.ID, err)
+	}
+	if _, err := back.WithID(inbox.RefuseMissingID); !errors.As(err, &refused) {
+		t.Errorf("a message that was sent back without an id gives %v", err)
 	}
 	m.ID = "a"
 	if m, err := m.WithID(inbox.PositionAsID); err != nil || m.ID != "a" {
