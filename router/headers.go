@@ -113,9 +113,9 @@ func (r *Router) headersAfterID(buf []byte, p *plan, row *row, rec *cdc.Record) 
 		}
 		rec.Headers = append(rec.Headers, cdc.Header{Key: h.field, Value: value})
 	}
-	for i := range p.objects {
+	if len(p.objects) > 0 {
 		var problem *Problem
-		if buf, problem = r.objectHeaders(buf, p, &p.objects[i], row, rec, placed); problem != nil {
+		if buf, problem = r.objectsHeaders(buf, p, row, rec, placed); problem != nil {
 			return buf, problem
 		}
 	}

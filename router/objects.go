@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"unsafe"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
 	"github.com/walpost/walpost/router/internal/connect"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
@@ -20,8 +20,14 @@ var memberType = &pgvalue.Type{Schema: &connect.Schema{Type: connect.String, Opt
 // maxMembers bounds the room for headers of objects in a record, because no window counts it.
 const maxMembers = 16
 
-// reservedPrefix begins the names of the headers that walpost itself adds, such as walpost.origin.
-const reservedPrefix = "walpost."
+// maxNames bounds the room for names that is kept for the next record.
+const maxNames = 64
+
+// A headerName is what is known of a header's name while the objects of a record are read.
+type headerName struct {
+	by    *column // the object that has the name; nil if it is none of them
+	empty int     // 1 + the index of the header, which the next object fills; 0 if none does
+}
 
 // object returns the column that the placement headers names.
 func (p *planner) object(name string, conv connect.Converter) (column, bool) {
@@ -39,10 +45,33 @@ func (p *planner) object(name string, conv connect.Converter) (column, bool) {
 	return c, ok
 }
 
-// objectHeaders adds the fields of a JSON object as headers, in the order in which Postgres prints
+// objectsHeaders adds the fields of JSON objects as headers, in the order in which Postgres prints
 // them. rec has the record's other headers, those of p.headers from index placed on. They take
-// precedence unless their column is NULL.
-func (r *Router) objectHeaders(buf []byte, p *plan, c *column, row *row, rec *cdc.Record, placed int) ([]byte, *Problem) {
+// precedence unless their column is NULL, and so does an object over the next ones.
+func (r *Router) objectsHeaders(buf []byte, p *plan, row *row, rec *cdc.Record, placed int) ([]byte, *Problem) {
+	for i, h := range rec.Headers {
+		if _, twice := r.names[h.Key]; twice {
+			continue
+		}
+		var n headerName
+		if i >= placed && row.text(&p.headers[i-placed]) == nil {
+			n.empty = 1 + i
+		}
+		r.names[h.Key] = n
+	}
+	var problem *Problem
+	for i := 0; i < len(p.objects) && problem == nil; i++ {
+		buf, problem = r.objectHeaders(buf, &p.objects[i], row, rec)
+	}
+	if len(r.names) > maxNames {
+		r.names = map[string]headerName{}
+	}
+	clear(r.names) // some share bytes of the event
+	return buf, problem
+}
+
+// objectHeaders adds the headers of one object.
+func (r *Router) objectHeaders(buf []byte, c *column, row *row, rec *cdc.Record) ([]byte, *Problem) {
 	raw, sent := row.sent(c)
 	object := bytes.Trim(raw, jsonSpace)
 	switch {
@@ -54,23 +83,30 @@ func (r *Router) objectHeaders(buf []byte, p *plan, c *column, row *row, rec *cd
 		return buf, c.problem(ValueValid, raw, "column %s is not a JSON object", c.name)
 	}
 	var problem *Problem
-	own := len(rec.Headers)
+	fields := 0
 	eachField(object, func(quoted, value []byte) {
-		if problem != nil {
+		if fields++; problem != nil {
 			return
 		}
-		name, err := unquote(quoted)
+		text, err := unquote(quoted)
 		if err != nil {
 			problem = c.problem(ValueValid, raw, "column %s: the name %.*s %s", c.name, maxValue, quoted, err)
 			return
 		}
-		i := slices.IndexFunc(rec.Headers, func(h cdc.Header) bool { return h.Key == string(name) })
-		empty := i >= placed && i < placed+len(p.headers) && row.text(&p.headers[i-placed]) == nil
+		key := unsafe.String(unsafe.SliceData(text), len(text)) // until objectsHeaders ends
+		was, known := r.names[key]
+		r.names[key] = headerName{by: c}
 		switch {
-		case i >= own:
-			problem = c.problem(ValueValid, raw, "column %s has the header %q twice", c.name, name)
+		case fields > outboxtable.MaxHeaders:
+			problem = c.problem(ValueValid, raw, "column %s has more than %d headers", c.name, outboxtable.MaxHeaders)
 			return
-		case i >= 0 && !empty, i < 0 && r.reserves(name):
+		case was.by == c:
+			problem = c.problem(ValueValid, raw, "column %s has the header %q twice", c.name, key)
+			return
+		case slices.Contains(r.dropped, key):
+			return
+		case known && was.empty == 0, !known && r.reserves(key):
+			r.leftOut.add(fmt.Sprintf("event %q of %s: %q in column %s", rec.EventID, row.relation, key, c.name))
 			return
 		}
 		switch {
@@ -78,7 +114,7 @@ func (r *Router) objectHeaders(buf []byte, p *plan, c *column, row *row, rec *cd
 			value = nil
 		case value[0] == '"':
 			if value, err = unquote(value); err != nil {
-				problem = c.bad(raw, fmt.Errorf("header %q %w", name, err))
+				problem = c.bad(raw, fmt.Errorf("header %q %w", key, err))
 				return
 			}
 		}
@@ -86,21 +122,20 @@ func (r *Router) objectHeaders(buf []byte, p *plan, c *column, row *row, rec *cd
 		if buf, out, problem = c.append(buf, rec.Topic, value); problem != nil {
 			return
 		}
-		if i >= 0 {
-			rec.Headers[i].Value = out
+		if known {
+			rec.Headers[was.empty-1].Value = out
 			return
 		}
 		at := len(buf)
-		buf = append(buf, name...)
-		key := unsafe.String(unsafe.SliceData(buf[at:]), len(name)) // the bytes of a record never change
+		buf = append(buf, text...)
+		key = unsafe.String(unsafe.SliceData(buf[at:]), len(text)) // the bytes of a record never change
 		rec.Headers = append(rec.Headers, cdc.Header{Key: key, Value: out})
 	})
 	return buf, problem
 }
 
-// reserves reports whether no object gives the header with this name: records.headers inserts or drops
-// it, or walpost adds it behind the router.
-func (r *Router) reserves(name []byte) bool {
-	return strings.HasPrefix(string(name), reservedPrefix) || slices.Contains(r.dropped, string(name)) ||
-		slices.ContainsFunc(r.fixed.last, func(h cdc.Header) bool { return h.Key == string(name) })
+// reserves reports whether no object gives the header with this name, because walpost adds it behind
+// the router, or records.headers inserts it.
+func (r *Router) reserves(key string) bool {
+	return outboxtable.ReservedHeader(key) || slices.ContainsFunc(r.fixed.last, func(h cdc.Header) bool { return h.Key == key })
 }

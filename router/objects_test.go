@@ -3,6 +3,7 @@ package router
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -42,6 +43,17 @@ func TestEachFieldOfAnObjectIsAHeader(t *testing.T) {
 		{name: "an empty text", typ: "text", headers: "", want: `!column headers is not a JSON object`},
 		{name: "two objects", typ: "text", headers: `{} {}`, want: `!column headers is not a JSON object`},
 		{name: "one name twice", typ: "json", headers: `{"a": "1", "\u0061": "2"}`, want: `!column headers has the header "a" twice`},
+		{name: "a name twice that the event has", typ: "json", headers: `{"id": "1", "id": "2"}`, want: `!column headers has the header "id" twice`},
+		{
+			name: "one name twice, beside a column that is NULL", change: func(c *Config) { c.AdditionalPlacement = "x:header:a,headers:headers" },
+			typ: "json", headers: `{"a": "1", "a": "2"}`, x: null, want: `!column headers has the header "a" twice`,
+		},
+		{
+			name: "one name twice, beside a column that is not", change: func(c *Config) { c.AdditionalPlacement = "x:header:a,headers:headers" },
+			typ: "json", headers: `{"a": "1", "a": "2"}`, x: "x", want: `!column headers has the header "a" twice`,
+		},
+		{name: "as many as possible", headers: objectOf(1000), want: headersOf(1000)},
+		{name: "too many", headers: objectOf(1001), want: `!column headers has more than 1000 headers`},
 		{name: "the character U+0000", typ: "text", headers: `{"a": "\u0000"}`, want: `!column headers: header "a" has the character U+0000`},
 		{name: "half a name", typ: "text", headers: `{"\ud800": "1"}`, want: `!column headers: the name "\ud800" has half of a surrogate pair`},
 		{name: "id is the event's", headers: `{"id": "mine", "a": "1"}`, want: ` a:"1"`},
@@ -134,6 +146,63 @@ func TestEachFieldOfAnObjectIsAHeader(t *testing.T) {
 	}
 }
 
+// objectOf is an object with n fields.
+func objectOf(n int) string {
+	fields := make([]string, n)
+	for i := range fields {
+		fields[i] = fmt.Sprintf(`"h%d": "%d"`, i, i)
+	}
+	return "{" + strings.Join(fields, ", ") + "}"
+}
+
+// headersOf shows the headers of objectOf.
+func headersOf(n int) (headers string) {
+	for i := range n {
+		headers += fmt.Sprintf(` h%d:"%d"`, i, i)
+	}
+	return headers
+}
+
+// An object fills the header of a column that is NULL, once.
+func TestTheFirstObjectFillsAColumnThatIsNull(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.AdditionalPlacement = "x:header:a,headers:headers,more:headers"
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel := table("id uuid", "aggregate_type text", "aggregate_id text", "payload jsonb", "headers jsonb", "more jsonb", "x text")
+	var rec cdc.Record
+	ok, err := r.Route(insert(rel, "u-1", "order", "k", "1", `{"a": "first"}`, `{"a": "second"}`, null), &rec)
+	if got := behindID(&rec); !ok || err != nil || got != ` a:"first"` {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+// Who writes a header that is in no record learns of it.
+func TestHeadersLeftOutAreRemarked(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.AdditionalPlacement = "x:header:eventType,headers:headers"
+	cfg.Headers = []HeaderStep{{Drop: []string{"secret"}}}
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rec cdc.Record
+	for _, headers := range []string{`{"a": "1"}`, `{"secret": "dropped on purpose"}`, `{"id": "1"}`, `{"eventType": "1", "walpost.origin": "2"}`} {
+		if _, err := r.Route(insert(withObject("jsonb", "text"), "u-1", "order", "k", "1", headers, "Placed"), &rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := ""
+	r.Remarks(func(what string, severe bool, count uint64, last string) {
+		told += fmt.Sprintln(what, severe, count, last)
+	})
+	if want := "header of an object left out false 3 event \"u-1\" of public.outbox: \"walpost.origin\" in column headers\n"; told != want {
+		t.Errorf("%swant %s", told, want)
+	}
+}
+
 // behindID shows the headers behind the header id.
 func behindID(rec *cdc.Record) string {
 	i := slices.IndexFunc(rec.Headers, func(h cdc.Header) bool { return h.Key == "id" })
@@ -199,7 +268,7 @@ func TestTheColumnOfAnObject(t *testing.T) {
 		{"bpchar", "headers:Headers ", "id aggregate_type aggregate_id payload headers"},
 		{"uuid", "headers:headers", "!router.table.fields.additional.placement: column headers is a uuid, and a JSON object of headers needs a column of the type jsonb, json or text"},
 		{"hstore", "headers:headers", "!column headers is a hstore"},
-		{"jsonb", "nope:headers", `!there is no column "nope"`},
+		{"jsonb", "nope:headers", "id aggregate_type aggregate_id payload nope"}, // a table can get it later
 	} {
 		cfg := DefaultConfig()
 		cfg.AdditionalPlacement = c.placement
@@ -217,14 +286,16 @@ func TestTheColumnOfAnObject(t *testing.T) {
 	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "the placement headers has no alias") {
 		t.Errorf("an alias: %v", err)
 	}
-	cfg.AdditionalPlacement, cfg.AdditionalMissing = "headers:headers", "ignore"
-	r, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rec cdc.Record
-	if ok, err := r.Route(insert(outbox, "u-1", "order", "k", "P", "1"), &rec); !ok || err != nil || behindID(&rec) != "" {
-		t.Errorf("a table without the column, if missing ones are ignored: %s, %v", show(&rec), err)
+	for _, missing := range []string{"error", "ignore"} { // the WAL from before the column
+		cfg.AdditionalPlacement, cfg.AdditionalMissing = "headers:headers", missing
+		r, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rec cdc.Record
+		if ok, err := r.Route(insert(outbox, "u-1", "order", "k", "P", "1"), &rec); !ok || err != nil || behindID(&rec) != "" {
+			t.Errorf("a table without the column, and %s: %s, %v", missing, show(&rec), err)
+		}
 	}
 }
 

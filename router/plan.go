@@ -17,6 +17,7 @@ type plan struct {
 	route            column
 	headers          []column  // the headers after "id", in the order of the option
 	objects          []column  // JSON objects whose fields are further headers
+	absent           []string  // columns of such objects that the table lacks: its rows have none
 	partition        *column   // nil if the key decides on the partition
 	stamp            *column   // nil if the timestamp is the commit time
 	envelope         *envelope // nil if the payload is the value
@@ -26,8 +27,9 @@ type plan struct {
 	problems         []Problem // why no row of this relation can be routed
 }
 
-// Needs returns the columns that these options read. The table must have them, and the publication
-// must carry them. The error is a *ConfigError with everything that is wrong with this table.
+// Needs returns the columns that these options read. The publication must carry them, and the table
+// has them, except for columns of the placement headers: without one, rows have no such headers. The
+// error is a *ConfigError with everything that is wrong with this table.
 func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	p := r.makePlan(rel, r.cfg.converters()) // new converters, because Route may use the Router's own now
 	if len(p.problems) > 0 {
@@ -53,7 +55,7 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	for _, i := range slices.Compact(indexes) {
 		columns = append(columns, rel.Columns[i].Name)
 	}
-	return columns, nil
+	return append(columns, p.absent...), nil
 }
 
 // maxPlans bounds what is remembered. Every change of a table gives a new relation.
@@ -144,7 +146,9 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 				made.headers = append(made.headers, c)
 			}
 		case inHeaders:
-			if c, ok := p.object(pl.column, convs.header); ok {
+			if p.index(pl.column) < 0 { // the WAL from before the column, for example
+				made.absent = append(made.absent, pl.column)
+			} else if c, ok := p.object(pl.column, convs.header); ok {
 				made.objects = append(made.objects, c)
 			}
 		case inPartition:

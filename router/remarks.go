@@ -21,4 +21,7 @@ func (r *Router) Remarks(each func(what string, severe bool, count uint64, last 
 	if r.notExpanded.count > 0 {
 		each("payload not expanded", false, r.notExpanded.count, r.notExpanded.last)
 	}
+	if r.leftOut.count > 0 {
+		each("header of an object left out", false, r.leftOut.count, r.leftOut.last)
+	}
 }

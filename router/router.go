@@ -47,9 +47,11 @@ type Router struct {
 	dropped       []string          // the names of headers that records.headers drops
 	expander      *connect.Expander // nil if payloads stay as they are
 
-	updates, notExpanded remark
-	messages             messages
-	debezium             *debeziumMessages // nil if messages are routed like rows
+	names map[string]headerName // of headers, while objects are read
+
+	updates, notExpanded, leftOut remark
+	messages                      messages
+	debezium                      *debeziumMessages // nil if messages are routed like rows
 
 	plans    map[*cdc.Relation]*plan // nil values are relations of other tables
 	last     *cdc.Relation
@@ -66,7 +68,7 @@ func New(cfg Config) (*Router, error) {
 		cfg: cfg, placements: placements, topics: topics,
 		ignoreMissing: lower(cfg.AdditionalMissing) == "ignore", fatalUpdates: lower(cfg.InvalidOperation) == "fatal",
 		schemaNames: adjustment(cfg.SchemaNames), fieldNames: adjustment(cfg.FieldNames),
-		convs: cfg.converters(), plans: map[*cdc.Relation]*plan{},
+		convs: cfg.converters(), plans: map[*cdc.Relation]*plan{}, names: map[string]headerName{},
 	}
 	if cfg.ExpandJSON {
 		r.expander = connect.NewExpander(connect.ExpandOptions{

@@ -399,17 +399,21 @@ func FuzzRoute(f *testing.F) {
 }
 
 func BenchmarkRoute(b *testing.B) {
+	object := `{"a": "` + strings.Repeat("x", 300) + `"}`
 	for _, c := range []struct {
-		name   string
-		change func(*Config)
+		name    string
+		change  func(*Config)
+		payload string
 	}{
-		{"string", nil},
-		{"json", all(jsonValues, func(c *Config) { c.Key.Converter = Converter{Name: "json"} })},
-		{"json with schemas", all(schemas, func(c *Config) { c.Key.Converter = Converter{Name: "json", Schemas: true} })},
-		{"string with all headers", func(c *Config) { c.ExtendedHeaders, c.AdditionalPlacement = true, "event_type:header" }},
-		{"string with an object of headers", func(c *Config) { c.AdditionalPlacement = "payload:headers" }},
-		{"json envelope", all(jsonValues, func(c *Config) { c.AdditionalPlacement = "event_type:envelope" })},
-		{"json expanded", all(jsonValues, func(c *Config) { c.ExpandJSON = true })},
+		{"string", nil, object},
+		{"json", all(jsonValues, func(c *Config) { c.Key.Converter = Converter{Name: "json"} }), object},
+		{"json with schemas", all(schemas, func(c *Config) { c.Key.Converter = Converter{Name: "json", Schemas: true} }), object},
+		{"string with all headers", func(c *Config) { c.ExtendedHeaders, c.AdditionalPlacement = true, "event_type:header" }, object},
+		{"string with an object of headers", func(c *Config) { c.AdditionalPlacement = "payload:headers" }, object},
+		{"string with 10 headers", func(c *Config) { c.AdditionalPlacement = "payload:headers" }, objectOf(10)},
+		{"string with 1000 headers", func(c *Config) { c.AdditionalPlacement = "payload:headers" }, objectOf(1000)},
+		{"json envelope", all(jsonValues, func(c *Config) { c.AdditionalPlacement = "event_type:envelope" }), object},
+		{"json expanded", all(jsonValues, func(c *Config) { c.ExpandJSON = true }), object},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			cfg := DefaultConfig()
@@ -422,7 +426,7 @@ func BenchmarkRoute(b *testing.B) {
 				b.Fatal(err)
 			}
 			r.SetRunID(runID)
-			ev := insert(outbox, "59a42efd-b015-44a9-9dde-cb36d9002425", "order", "4711", "Placed", `{"a": "`+strings.Repeat("x", 300)+`"}`)
+			ev := insert(outbox, "59a42efd-b015-44a9-9dde-cb36d9002425", "order", "4711", "Placed", c.payload)
 			var rec cdc.Record
 			b.ReportAllocs()
 			b.SetBytes(300)

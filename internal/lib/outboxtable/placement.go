@@ -27,7 +27,7 @@ func Placement(columns []string, headers bool) string {
 	for _, c := range columns {
 		switch {
 		case c == eventType:
-			items = append(items, c+":header:eventType")
+			items = append(items, c+":header:"+EventTypeHeader)
 		case !strings.ContainsAny(c, ",:") && c == strings.TrimSpace(c):
 			items = append(items, c+":header")
 		}
