@@ -25,7 +25,7 @@ func TestCheckNoticesWhatIsTakenAway(t *testing.T) {
 		{"the table in it", 0, []string{"ALTER PUBLICATION walpost DROP TABLE outbox"}, "publication walpost does not contain table public.outbox"},
 		{"inserts", 0, []string{"ALTER PUBLICATION walpost SET (publish = 'delete')"}, "publication walpost does not publish inserts"},
 		{"the table", 0, []string{"DROP TABLE outbox"}, "table public.outbox does not exist"},
-		{"a column", 0, []string{"ALTER TABLE outbox DROP COLUMN payload"}, "has no column payload"},
+		{"a column", 0, []string{"ALTER TABLE outbox DROP COLUMN payload"}, "there is no column payload"},
 		{"a column of it", 15, []string{"ALTER PUBLICATION walpost SET TABLE outbox (id, aggregate_id)"}, "has a column list for public.outbox that lacks payload"},
 	}
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -170,5 +171,34 @@ func TestConditionsOfAPublication(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A table can get the column of the placement headers later. A publication must not leave it out.
+func TestTheColumnOfThePlacementHeaders(t *testing.T) {
+	all := []cdc.Column{{Name: "id"}, {Name: "headers"}}
+	for _, c := range []struct {
+		name      string
+		has       []cdc.Column
+		published []string
+		want      condition.Verdict
+		why, fix  string
+	}{
+		{"there", all, nil, condition.OK, "public.outbox has id, headers", ""},
+		{"absent", all[:1], nil, condition.Warn, "table public.outbox has no column headers", `ALTER TABLE "public"."outbox" ADD COLUMN "headers" jsonb;`},
+		{"absent from the publication", all, []string{"id"}, condition.Fail, "has a column list for public.outbox that lacks headers", "ADD TABLE"},
+	} {
+		cfg := valid()
+		cfg.Needs = func(*cdc.Relation) ([]string, error) { return []string{"id", "headers"}, nil } // as the router does
+		outbox := pgname.Table{Schema: "public", Name: "outbox"}
+		found := cfg.Conditions(&ipg.Facts{
+			Server:      ipg.Server{Version: 150020, Database: "shop", WALLevel: "logical", MaxSlots: 10, MaxSenders: 10, Role: "u", Replication: true},
+			Publication: &ipg.Publication{Insert: true, Tables: []ipg.PublishedTable{{Schema: "public", Name: "outbox", Columns: c.published}}},
+			Tables:      []ipg.TableFacts{{Table: outbox, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: true, Relation: &cdc.Relation{Columns: c.has}}},
+		}, true)
+		found = slices.DeleteFunc(found, func(f condition.Finding) bool { return f.Name != "columns of public.outbox" })
+		if len(found) != 1 || found[0].Verdict != c.want || !strings.Contains(found[0].Why, c.why) || !strings.Contains(found[0].FixText(), c.fix) {
+			t.Errorf("%s: %+v", c.name, found)
+		}
 	}
 }

@@ -188,7 +188,8 @@ func (l *List) Table(need Need, t *pg.TableFacts, database string, missing fix.F
 	return false
 }
 
-// Columns judges whether a table fits the router, and has the columns that needs names. It returns them; fits is false if needs refuses the table.
+// Columns judges whether a table fits the router, and has the columns that needs names. It returns those that
+// the table has; fits is false if needs refuses the table. The table can lack a column that needs names: see Router.Needs.
 func (l *List) Columns(t *pg.TableFacts, needs func(*cdc.Relation) ([]string, error)) (wanted []string, fits bool) {
 	name := "columns of " + t.Table.String()
 	mapped := "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + t.Table.SQL() + "."
@@ -197,13 +198,14 @@ func (l *List) Columns(t *pg.TableFacts, needs func(*cdc.Relation) ([]string, er
 		l.Unmet(Misconfigured, name, fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err)
 		return nil, false
 	}
-	if missing := slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return t.Relation.Index(c) >= 0 }); len(missing) > 0 {
-		has := make([]string, len(t.Relation.Columns))
-		for i, c := range t.Relation.Columns {
-			has[i] = c.Name
+	wanted = slices.DeleteFunc(wanted, func(c string) bool {
+		absent := t.Relation.Index(c) < 0
+		if absent {
+			l.Warn(name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s jsonb;", t.Table.SQL(), pgname.QuoteIdent(c))),
+				"table %s has no column %s, which router.table.fields.additional.placement has headers from: records do not have them", t.Table, c)
 		}
-		l.Unmet(Start, name, fix.ByWords(mapped), "table %s has no column %s (it has %s)", t.Table, strings.Join(missing, ", "), strings.Join(has, ", "))
-	}
+		return absent
+	})
 	return wanted, true
 }
 
