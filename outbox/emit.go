@@ -56,7 +56,7 @@ func (o *Outbox) content(r row) []byte {
 			b = append(b, text(base64.StdEncoding.EncodeToString(r[i]))...)
 		case i == payloadColumn && o.isJSON() && strings.ContainsRune("{[", rune(r[i][0])) && strings.ContainsRune("]}", rune(r[i][len(r[i])-1])):
 			b = append(b, r[i]...)
-		case i == headersColumn && len(o.opts.Headers) == 0:
+		case i == headersColumn && o.opts.Headers == nil:
 			b = append(b, r[i]...)
 		default:
 			b = append(b, text(string(r[i]))...)

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/walpost/walpost/internal/lib/anytx"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
 	"github.com/walpost/walpost/internal/lib/topicname"
 )
 
@@ -94,7 +95,7 @@ func (o *Outbox) row(e Event, shared map[string]string) (r row, field string, er
 		return nil, "Payload", err
 	}
 	r = append(r, payload)
-	if len(o.opts.Headers) == 0 {
+	if o.opts.Headers == nil {
 		headers, field, err := headersObject(e.Headers, shared)
 		return append(r, headers), field, err
 	}
@@ -130,7 +131,7 @@ func headersObject(own, shared map[string]string) (object []byte, field string, 
 	}
 	for name, value := range own {
 		if reserved(name) {
-			return nil, "Headers", fmt.Errorf("the header %q is walpost's own", name)
+			return nil, "Headers", ownHeader(name)
 		}
 		all[name] = value
 	}
@@ -139,15 +140,23 @@ func headersObject(own, shared map[string]string) (object []byte, field string, 
 			return nil, fmt.Sprintf("Headers[%q]", name), err
 		}
 	}
-	if len(all) == 0 {
+	switch n := len(all); {
+	case n == 0:
 		return nil, "", nil
+	case n > outboxtable.MaxHeaders:
+		return nil, "Headers", fmt.Errorf("has %d headers, more than %d", n, outboxtable.MaxHeaders)
 	}
 	object, err = json.Marshal(all)
 	return object, "Headers", err
 }
 
-// reserved reports whether the relay takes no header with this name from the column headers.
-func reserved(name string) bool { return name == "id" || strings.HasPrefix(name, "walpost.") }
+// reserved reports whether a record has the header with this name from walpost, or from the column
+// event_type, whatever the event gives.
+func reserved(name string) bool {
+	return outboxtable.ReservedHeader(name) || name == outboxtable.EventTypeHeader
+}
+
+func ownHeader(name string) error { return fmt.Errorf("the header %q is walpost's own", name) }
 
 // payload returns the bytes of a payload, or nil for NULL.
 func (o *Outbox) payload(v any) (b []byte, err error) {

@@ -40,7 +40,8 @@ type Event struct {
 	// if the type of the payload is text or bytea. Null is no value. Options.Marshal makes bytes of
 	// everything else. A nil pointer, map or slice is refused.
 	Payload any
-	// Headers are further headers of the record. The names "id" and "walpost.…" are walpost's own.
+	// Headers are further headers of the record, up to 1,000. The names "id", "eventType" and
+	// "walpost.…" are walpost's own.
 	Headers map[string]string
 }
 
@@ -57,13 +58,14 @@ type Options struct {
 	// PayloadType is the type of the column payload: jsonb (default), json, text or bytea.
 	PayloadType string
 	// Headers are columns of the type text for the headers of events, with their names, and no event has
-	// others. Default: the column headers (jsonb) has all of them. Placement returns what walpost.yaml
-	// needs for either.
+	// others. An empty slice that is not nil is a table without headers. Default (nil): the table has the
+	// column headers (jsonb) for all of them. Placement returns what walpost.yaml needs.
 	Headers []string
 	// Partitioned makes a table with one partition for each day. Only DDL and Goose read it.
 	Partitioned bool
 
-	// Marshal makes bytes of a payload. Default: json.Marshal. A message of Protocol Buffers needs one.
+	// Marshal makes bytes of a payload. Default: json.Marshal, which must not get a message of Protocol
+	// Buffers. Write refuses one as the payload itself, but does not look for one inside the payload.
 	Marshal func(v any) ([]byte, error)
 	// FromContext returns headers for all events of a call, such as the trace context. A header that no
 	// event can have is left out. The Headers of an Event take precedence.
@@ -84,16 +86,15 @@ type Outbox struct {
 	table   outboxtable.Table
 	columns []string // that Write fills
 	insert  string
-	bare    string // insert without the column headers; "" if there is none
 }
 
-// columns are the columns that Write fills in every outbox. The column headers or those of
-// Options.Headers follow.
+// columns are the columns that Write fills in every outbox. Those of Options.Headers follow, or
+// headers if it is nil.
 var columns = []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload"}
 
 const (
 	payloadColumn = 4
-	headersColumn = 5 // unless there are Options.Headers
+	headersColumn = 5 // if Options.Headers is nil
 )
 
 // New returns an Outbox, or what is wrong with the options. It connects nowhere.
@@ -116,6 +117,9 @@ func New(opts Options) (*Outbox, error) {
 		if err == nil && (strings.ContainsAny(h, ",:") || h != strings.TrimSpace(h) || slices.Contains(taken, h)) {
 			err = fmt.Errorf("must be a name that no other column has, without commas, colons, and leading or trailing spaces (got %q)", h)
 		}
+		if err == nil && reserved(h) {
+			err = ownHeader(h)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("outbox: Options.Headers: %w", err)
 		}
@@ -124,26 +128,25 @@ func New(opts Options) (*Outbox, error) {
 	o := &Outbox{opts: opts, table: outboxtable.Table{
 		Name: name, Payload: opts.PayloadType, Headers: opts.Headers, Partitioned: opts.Partitioned,
 	}}
-	if o.columns = append(slices.Clone(columns), opts.Headers...); len(opts.Headers) == 0 {
+	if o.columns = append(slices.Clone(columns), opts.Headers...); opts.Headers == nil {
 		o.columns = append(o.columns, outboxtable.HeadersColumn)
-		o.bare = o.insertInto(columns)
 	}
-	o.insert = o.insertInto(o.columns)
+	o.insert = o.insertSQL()
 	return o, nil
 }
 
-// insertInto is the statement that fills columns. Its text is the same for any number of events, so
+// insertSQL is the statement that fills the columns. Its text is the same for any number of events, so
 // that drivers can keep it prepared.
-func (o *Outbox) insertInto(columns []string) string {
+func (o *Outbox) insertSQL() string {
 	var names, arrays []string
-	for i, c := range columns {
+	for i, c := range o.columns {
 		typ := "text"
 		switch {
 		case i == 0:
 			typ = "uuid"
 		case i == payloadColumn:
 			typ = o.opts.PayloadType
-		case i == headersColumn && len(o.opts.Headers) == 0:
+		case i == headersColumn && o.opts.Headers == nil:
 			typ = "jsonb"
 		}
 		names = append(names, pgname.QuoteIdent(c))
@@ -172,26 +175,23 @@ func (o *Outbox) Write(ctx context.Context, tx any, events ...Event) error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	insert, args := o.insert, make([]any, len(o.columns))
-	if o.bare != "" && !slices.ContainsFunc(rows, func(r row) bool { return r[headersColumn] != nil }) {
-		insert, args = o.bare, args[:len(columns)] // a table without the column headers has such events
-	}
+	args := make([]any, len(o.columns))
 	for i := range args {
 		args[i] = arrayText(rows, i, i == payloadColumn && o.opts.PayloadType == "bytea")
 	}
-	if _, err := to.Exec(ctx, insert, args...); err != nil {
-		return fmt.Errorf("outbox: write %d events to %s: %w%s", len(events), o.table.Name, err, o.hint(insert, err))
+	if _, err := to.Exec(ctx, o.insert, args...); err != nil {
+		return fmt.Errorf("outbox: write %d events to %s: %w%s", len(events), o.table.Name, err, o.hint(err))
 	}
 	return nil
 }
 
 // hint says what to do about an error of Postgres, or is "".
-func (o *Outbox) hint(insert string, err error) string {
+func (o *Outbox) hint(err error) string {
 	var state interface{ SQLState() string }
-	if insert == o.bare || o.bare == "" || !errors.As(err, &state) || state.SQLState() != "42703" || !strings.Contains(err.Error(), outboxtable.HeadersColumn) {
+	if o.opts.Headers != nil || !errors.As(err, &state) || state.SQLState() != "42703" || !strings.Contains(err.Error(), outboxtable.HeadersColumn) {
 		return ""
 	}
-	return fmt.Sprintf(": run ALTER TABLE %s ADD COLUMN %s jsonb, or name a column of the type text for each header in Options.Headers", o.table.Name.SQL(), outboxtable.HeadersColumn)
+	return fmt.Sprintf(": run ALTER TABLE %s ADD COLUMN %s jsonb, or set Options.Headers to the columns that the table has for headers", o.table.Name.SQL(), outboxtable.HeadersColumn)
 }
 
 // An EventError says why an event was refused. No event of the call was sent to the server.

@@ -48,7 +48,7 @@ func (o *Outbox) read(ctx context.Context, from anytx.Tx, condition string) (eve
 		text = "convert_to(" + text + "::text, 'UTF8')"
 	}
 	names[payloadColumn] = "encode(" + text + ", 'base64')"
-	if len(o.opts.Headers) == 0 { // NULL in a table without the column
+	if o.opts.Headers == nil { // NULL in a table without the column
 		names[headersColumn] = "to_jsonb(written) ->> '" + outboxtable.HeadersColumn + "'"
 	}
 	var result string
@@ -69,9 +69,9 @@ func (o *Outbox) read(ctx context.Context, from anytx.Tx, condition string) (eve
 				return nil, 0, fmt.Errorf("outbox: read %s: %w", o.table.Name, err)
 			}
 		}
-		if len(o.opts.Headers) == 0 && r[headersColumn] != nil {
+		if o.opts.Headers == nil && r[headersColumn] != nil {
 			if e.Headers, err = readHeaders(*r[headersColumn]); err != nil {
-				return nil, 0, fmt.Errorf("outbox: read %s: the column %s: %w", o.table.Name, outboxtable.HeadersColumn, err)
+				return nil, 0, fmt.Errorf("outbox: read %s: the column %s %w", o.table.Name, outboxtable.HeadersColumn, err)
 			}
 		}
 		for i, h := range o.opts.Headers {
@@ -90,8 +90,11 @@ func (o *Outbox) read(ctx context.Context, from anytx.Tx, condition string) (eve
 // readHeaders reads a JSON object as the relay does: a value that is no string is its JSON.
 func readHeaders(object string) (headers map[string]string, err error) {
 	var values map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(object), &values); err != nil || len(values) == 0 {
-		return nil, err
+	if err := json.Unmarshal([]byte(object), &values); err != nil {
+		return nil, fmt.Errorf("has no JSON object (%.40q)", object)
+	}
+	if len(values) == 0 {
+		return nil, nil
 	}
 	headers = map[string]string{}
 	for name, value := range values {

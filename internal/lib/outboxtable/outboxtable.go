@@ -19,7 +19,8 @@ const (
 	DefaultTimeColumn  = "created_at"
 )
 
-// HeadersColumn is the column for the headers of a record, a JSON object. A Table with Headers has none.
+// HeadersColumn is the column for the headers of a record, a JSON object. A Table has none unless its
+// Headers are nil.
 const HeadersColumn = "headers"
 
 // A Table is an outbox table to make. The zero value of each field but Name is the default.
@@ -31,7 +32,7 @@ type Table struct {
 	Partitioned bool
 	// Payload is the type of the payload, a key of Payloads. Default jsonb.
 	Payload string
-	// Headers are columns of the type text, in place of HeadersColumn.
+	// Headers are columns of the type text, in place of HeadersColumn. None if it is empty, and not nil.
 	Headers []string
 	// More are further steps of a migration, and Undo is the SQL that takes them back when the table is
 	// dropped.
@@ -66,7 +67,7 @@ func (t *Table) Columns() []Column {
 		{"event_type", "text        NOT NULL", "", pgtype.TextOID},
 		{"payload", payload, "the record's value", Payloads[payload]},
 	}
-	if len(t.Headers) == 0 {
+	if t.Headers == nil {
 		columns = append(columns, Column{HeadersColumn, "jsonb", "further headers, as an object: {\"name\": \"value\"}", pgtype.JSONBOID})
 	}
 	for _, h := range t.Headers {

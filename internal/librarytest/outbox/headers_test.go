@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -78,27 +79,39 @@ func TestHeadersAreOneColumn(t *testing.T) {
 	}
 }
 
-// A table from before the column headers has events without headers, and an error says what it lacks.
+// Headers need their column, which an error gives. Who has no such column says so.
 func TestATableWithoutTheColumnHeaders(t *testing.T) {
-	o, err := outbox.New(outbox.Options{})
+	traced := func(context.Context) map[string]string { return map[string]string{"traceparent": "00-0a"} }
+	o, err := outbox.New(outbox.Options{FromContext: traced})
 	if err != nil {
 		t.Fatal(err)
 	}
-	up, _ := o.DDL()
-	pg := testenv.Postgres(t, "")
-	dsn := pg.Database(t)
-	pg.Exec(t, dsn, up, "ALTER TABLE outbox DROP COLUMN headers")
-	tx := begin(t, dsn, "cache_statement")
-	if err := o.Write(t.Context(), tx, event("1", nil)); err != nil {
+	none, err := outbox.New(outbox.Options{FromContext: traced, Headers: []string{}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if written := outboxtest.Written(t, tx); len(written) != 1 || written[0].Headers != nil {
+	up, _ := none.DDL()
+	if placed := none.Placement(); placed != "event_type:header:eventType" || strings.Contains(up, "headers ") {
+		t.Errorf("placement %s, DDL %s", placed, up)
+	}
+	pg := testenv.Postgres(t, "")
+	dsn := pg.Database(t)
+	pg.Exec(t, dsn, up)
+	tx := begin(t, dsn, "cache_statement")
+	if err := none.Write(t.Context(), tx, event("1", nil)); err != nil {
+		t.Fatal(err)
+	}
+	if written := outboxtest.WrittenTo(t, none, tx); len(written) != 1 || written[0].Headers != nil {
 		t.Errorf("written %v", written)
 	}
-	const fix = `ALTER TABLE "public"."outbox" ADD COLUMN headers jsonb`
-	err = o.Write(t.Context(), tx, event("2", map[string]string{"a": "b"}))
-	if err == nil || !strings.Contains(err.Error(), "SQLSTATE 42703): run "+fix+", or name a column") {
+	var refused *outbox.EventError
+	if err := none.Write(t.Context(), tx, event("2", map[string]string{"a": "b"})); !errors.As(err, &refused) || !strings.Contains(err.Error(), `no column for the header "a"`) {
 		t.Errorf("an event with headers: %v", err)
+	}
+	const fix = `ALTER TABLE "public"."outbox" ADD COLUMN headers jsonb`
+	err = o.Write(t.Context(), tx, event("2", nil))
+	if err == nil || !strings.Contains(err.Error(), "SQLSTATE 42703): run "+fix+", or set Options.Headers") {
+		t.Errorf("a headers column is needed: %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -113,5 +126,48 @@ func TestATableWithoutTheColumnHeaders(t *testing.T) {
 	}
 	if written := outboxtest.Written(t, tx); len(written) != 2 || fmt.Sprint(written[1].Headers) != `map[n:1 o:{"a": "b"}]` {
 		t.Errorf("of SQL: %v", written)
+	}
+	if _, err := tx.Exec(t.Context(), "ALTER TABLE outbox ALTER headers TYPE text; UPDATE outbox SET headers = 'tenant 7'"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Written(t.Context(), tx); err == nil || !strings.Contains(err.Error(), `the column headers has no JSON object ("tenant 7")`) {
+		t.Errorf("a text: %v", err)
+	}
+}
+
+// Write refuses headers that would be in no record, and more than the relay takes.
+func TestHeadersThatNoRecordHas(t *testing.T) {
+	o, err := outbox.New(outbox.Options{FromContext: func(context.Context) map[string]string {
+		return map[string]string{"eventType": "of the context"}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := map[string]string{}
+	for i := range 1000 {
+		many[fmt.Sprint(i)] = "x"
+	}
+	more := maps.Clone(many)
+	more["more"] = "x"
+	for _, c := range []struct {
+		headers map[string]string
+		want    string
+	}{
+		{nil, ""},
+		{many, ""},
+		{more, "event 0 (\"OrderPlaced\" \"order\" \"1\"): Headers: has 1001 headers, more than 1000"},
+		{map[string]string{"id": "x"}, `the header "id" is walpost's own`},
+		{map[string]string{"walpost.origin": "x"}, `the header "walpost.origin" is walpost's own`},
+		{map[string]string{"eventType": "x"}, `the header "eventType" is walpost's own`},
+	} {
+		err := o.Write(t.Context(), new(recorder), event("1", c.headers))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%.50q: %v", fmt.Sprint(c.headers), err)
+		}
+	}
+	for _, name := range []string{"eventType", "walpost.origin"} {
+		if _, err := outbox.New(outbox.Options{Headers: []string{name}}); err == nil || !strings.Contains(err.Error(), "is walpost's own") {
+			t.Errorf("a column %s: %v", name, err)
+		}
 	}
 }
