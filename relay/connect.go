@@ -138,7 +138,7 @@ func (c *connector) refused(ctx context.Context, err error) error {
 		failed, edge = noStore, &c.unread
 	}
 	c.noteError(err, edge)
-	edge.Fault(time.Now(), c.log).Warn("no session, trying again", "err", err, hint(err))
+	edge.Fault(time.Now(), c.log).Warn("no session, trying again", errFields(err)...)
 	c.l.to(failed, err.Error())
 	return nil
 }

@@ -47,7 +47,7 @@ func (s *shutdown) fail(ctx context.Context, err error) error {
 	if !fault.NeedsPerson(err) {
 		s.noteError(err, nil)
 		s.l.to(stops, err.Error())
-		s.log.Error("stopping: this process does not try again after this error", "err", err, hint(err))
+		s.log.Error("stopping: this process does not try again after this error", errFields(err)...)
 		s.settleBriefly(err)
 		s.finish()
 		if s.outside != nil {
@@ -64,13 +64,14 @@ func (s *shutdown) fail(ctx context.Context, err error) error {
 	return err
 }
 
-// hint is the field of a log line that says what to do about err. A line has no such field if there is nothing to say.
-func hint(err error) slog.Attr {
-	text := fault.Hint(err)
-	if text == "" {
-		return slog.Attr{} // handlers leave it out
+// errFields are the fields of a log line about err: the error, what to do about it if that is known, and more
+// keys and values.
+func errFields(err error, more ...any) []any {
+	fields := []any{"err", err}
+	if text := fault.Hint(err); text != "" {
+		fields = append(fields, "hint", text)
 	}
-	return slog.String("hint", text)
+	return append(fields, more...)
 }
 
 // halt announces err and lingers. If err is a bad event, what is in flight is delivered,
@@ -87,7 +88,7 @@ func (s *shutdown) halt(ctx context.Context, err error) error {
 	bad := errors.As(err, &s.bad)
 	s.ended("halted", err)
 	// Before anybody can see the state, and looks for the reason.
-	s.log.Error("halted: this needs an operator", "err", err, hint(err), "in_flight", s.inFlight(), "linger", long)
+	s.log.Error("halted: this needs an operator", errFields(err, "in_flight", s.inFlight(), "linger", long)...)
 	s.l.to(halts, err.Error())
 	if bad && !s.at.closed() {
 		until := since.Add(max(linger, s.cfg.ShutdownGrace))
@@ -210,7 +211,7 @@ func (s *shutdown) anotherBad(bad *BadEvent) {
 	if s.bad == nil {
 		s.bad = bad
 	}
-	s.log.Error("another event cannot be delivered: the next start halts there", "err", bad, hint(bad))
+	s.log.Error("another event cannot be delivered: the next start halts there", errFields(bad)...)
 }
 
 // sayDrained logs what became of the events that were in flight when the relay halted.

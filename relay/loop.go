@@ -343,7 +343,7 @@ func (l *loop) lose(err error) error {
 	// So all that is acknowledged goes into the record before.
 	l.checkpointer.last = time.Time{}
 	l.checkpointer.due(l.now, l.phase, false)
-	l.lost.Fault(time.Now(), l.log).Warn("source lost", "err", err, hint(err), "in_flight", l.inFlight())
+	l.lost.Fault(time.Now(), l.log).Warn("source lost", errFields(err, "in_flight", l.inFlight())...)
 	l.to(loses, "source lost: "+err.Error())
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
@@ -226,6 +225,6 @@ func (p *parker) say(end bool) {
 	if p.parked > 0 {
 		log := p.told.Due(p.parked, p.now, end, p.log)
 		log.Error("an event cannot be delivered: it is parked, and so are all later events of its key, in the topic "+p.cfg.Poison.ParkingTopic,
-			slog.Any("", &p.st.NewestParked[0]))
+			p.st.NewestParked[0].Fields()...)
 	}
 }

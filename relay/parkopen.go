@@ -81,7 +81,7 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 			return err
 		}
 		p.noteError(err, &p.failing)
-		p.failing.Fault(time.Now(), p.log).Warn("the topic of parked events cannot be opened", "err", err, hint(err))
+		p.failing.Fault(time.Now(), p.log).Warn("the topic of parked events cannot be opened", errFields(err)...)
 		p.l.to(follows, "the topic of parked events cannot be opened: "+err.Error())
 		if err := p.l.settle(ctx, time.Now().Add(openAgain), func() bool { return p.sess == nil }); err != nil || ctx.Err() != nil || p.sess == nil {
 			return err

@@ -62,7 +62,7 @@ func (l *loop) publish() {
 			why := fmt.Errorf("delivery waits: %w", err)
 			worse(Stalled, why.Error())
 			st.Troubles = l.outage.Waits(st.Troubles, why, &l.stalled, l.now)
-			l.stalled.Cause(err).Fault(l.now, l.log).Warn("delivery stalled", "err", err, hint(err), "in_flight", l.inFlight())
+			l.stalled.Cause(err).Fault(l.now, l.log).Warn("delivery stalled", errFields(err, "in_flight", l.inFlight())...)
 		case !at.closed(): // a closed sink does not wait, although it has not delivered
 			l.stalled.Over(l.now, l.log).Info("delivery recovered")
 			l.outage = ""
@@ -124,6 +124,6 @@ func (b *board) note(letter *deadletter.Letter) {
 func (b *board) sayBuried(end bool, topic string, log *slog.Logger) {
 	if b.buried > 0 {
 		log = b.toldBuried.Due(b.buried, b.now, end, log)
-		log.Error("an event cannot be delivered and goes to the dead letter topic "+topic, slog.Any("", &b.st.NewestDead[0]))
+		log.Error("an event cannot be delivered and goes to the dead letter topic "+topic, b.st.NewestDead[0].Fields()...)
 	}
 }

@@ -40,6 +40,24 @@ type run struct {
 	logs   journal
 }
 
+// A plainHandler insists on attributes with names: not every handler resolves a value before it looks
+// at the name, or leaves out an attribute without one.
+type plainHandler struct{ slog.Handler }
+
+func (h plainHandler) Handle(ctx context.Context, rec slog.Record) error {
+	rec.Attrs(func(a slog.Attr) bool {
+		if a.Key == "" {
+			panic("an attribute without a name in " + rec.Message)
+		}
+		return true
+	})
+	return h.Handler.Handle(ctx, rec)
+}
+
+func (h plainHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return plainHandler{h.Handler.WithAttrs(attrs)}
+}
+
 func (w *world) start(cfg Config) *run {
 	p := &proc{w: w}
 	w.mu.Lock()
@@ -54,7 +72,7 @@ func (w *world) start(cfg Config) *run {
 	usual := DefaultConfig()
 	cfg.Window.Events, cfg.Window.Bytes = cmp.Or(cfg.Window.Events, 20), cmp.Or(cfg.Window.Bytes, usual.Window.Bytes)
 	cfg.ShutdownGrace, cfg.MonitorInterval = cmp.Or(cfg.ShutdownGrace, usual.ShutdownGrace), usual.MonitorInterval
-	cfg.Logger = slog.New(slog.NewJSONHandler(&r.logs, nil))
+	cfg.Logger = slog.New(plainHandler{slog.NewJSONHandler(&r.logs, nil)})
 	if w.parks {
 		w.do(func() { p.log = newFakeLog(p, w.rng.Uint64()) })
 		cfg.Parking = p.log

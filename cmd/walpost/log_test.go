@@ -73,7 +73,7 @@ func TestALineOfTheLog(t *testing.T) {
 			log.With("slot", "a").Warn("lost", "err", fmt.Errorf("read: %w", io.EOF), slog.Attr{}, "pids", []int32{7, 8}, "tables", []string{"a<b"})
 		}, `{"level":"warn","slot":"a","err":"read: EOF","pids":[7,8],"tables":["a<b"],TIME,"message":"lost"}`},
 		{"info", func(log *slog.Logger) {
-			log.With("times", uint64(1)).Error("dead", slog.Any("", dead))
+			log.With("times", uint64(1)).Error("dead", dead.Fields()...)
 		}, `{"level":"error","times":1,"token":"0-16B3840-1-0c77be12","id":"7","table":"public.outbox","reason":"too_large","topic":"unknown","err":"message <too> large",TIME,"message":"dead"}`},
 		{"error", func(log *slog.Logger) { log.Warn("hidden") }, ""},
 	} {

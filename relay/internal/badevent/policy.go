@@ -3,7 +3,6 @@ package badevent
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -113,10 +112,9 @@ func NewestFirst(before []DeadLetter, letter *deadletter.Letter, now time.Time) 
 	return append([]DeadLetter{newest}, before[:min(len(before), Newest-1)]...)
 }
 
-// LogValue is the event in a log line.
-func (d *DeadLetter) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("token", d.Token), slog.String("id", d.EventID), slog.String("table", d.Table), slog.String("reason", string(d.Reason)),
-		slog.String("topic", cmp.Or(d.Topic, "unknown")), slog.String("err", d.Text))
+// Fields are the event in a log line, as keys and values.
+func (d *DeadLetter) Fields() []any {
+	return []any{"token", d.Token, "id", d.EventID, "table", d.Table, "reason", string(d.Reason), "topic", cmp.Or(d.Topic, "unknown"), "err", d.Text}
 }
 
 // Halted returns the error of a start at a position behind which an event halted a relay, if the event
