@@ -71,7 +71,8 @@ type Config struct {
 	Stdout io.Writer `yaml:"-"`
 	// Version names the program in the dead letters that it writes.
 	Version string `yaml:"-"`
-	// Logger is written to at edges only: started, connected, lost, recovered, stopped. By default it is slog.Default().
+	// Logger is written to at edges only: started, connected, lost, recovered, stopped. By default it is slog.Default(). slog.New(slog.DiscardHandler)
+	// is silent.
 	Logger *slog.Logger `yaml:"-"`
 }
 

@@ -37,7 +37,8 @@ type Retention struct {
 	// mark their first event wait as long. The default is a second, and the maximum an hour.
 	LockWait time.Duration
 
-	// Logger gets what RunRetention could not do. The default is slog.Default().
+	// Logger gets what RunRetention could not do. The default is slog.Default(); slog.New(slog.DiscardHandler) is
+	// silent.
 	Logger *slog.Logger
 }
 

@@ -54,7 +54,7 @@ type Worker[T any] struct {
 	// could not be used. Several goroutines call it.
 	Failed func(f Failure)
 
-	Logger *slog.Logger // slog.Default() by default
+	Logger *slog.Logger // slog.Default() by default; slog.New(slog.DiscardHandler) is silent
 
 	// Poll is the longest pause between two looks for messages; 1 s by default, and a day at most.
 	// Store, RetryDead and RetryAllDead wake the Worker earlier by a notification of Postgres, for

@@ -50,6 +50,14 @@ func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 		{name: "no table, and the type of the event", want: []string{"\nrouter:\n  table.fields.additional.placement: \"event_type:header:eventType,headers:headers\" "}},
 		{name: "a column of headers", sql: []string{"CREATE TABLE events" + columns + ", tenant text, headers json)"}, want: []string{`placement: "tenant:header,headers:headers" `}},
 		{name: "nothing but a column of headers", sql: []string{"CREATE TABLE events" + columns + ", headers jsonb, more jsonb)"}, want: []string{"placement: headers:headers "}},
+		{
+			name: "a column of headers that has arrays, too", not: "placement",
+			sql: []string{"CREATE TABLE events" + columns + ", headers json)", `INSERT INTO events (id, headers) VALUES (gen_random_uuid(), '{}'), (gen_random_uuid(), NULL), (gen_random_uuid(), '[{"key": "a"}]')`},
+		},
+		{
+			name: "a column of headers that has objects", want: []string{"placement: headers:headers "},
+			sql: []string{"CREATE TABLE events" + columns + ", headers json)", `INSERT INTO events (id, headers) VALUES (gen_random_uuid(), '{}'), (gen_random_uuid(), NULL), (gen_random_uuid(), 'null')`},
+		},
 		{name: "headers of another type", sql: []string{"CREATE TABLE events" + columns + ", headers text)"}, want: []string{"placement: headers:header "}},
 		{name: "a column of headers in one of two tables", sql: []string{"CREATE TABLE a" + columns + ", event_type text, headers jsonb)", "CREATE TABLE b" + columns + ", event_type text)"}, table: "a,b", want: []string{"placement: event_type:header:eventType "}},
 		{name: "a table that setup creates beside one without headers", sql: []string{"CREATE TABLE a" + columns + ", event_type text)"}, table: "a,b", want: []string{"placement: event_type:header:eventType "}},

@@ -107,7 +107,7 @@ type Config struct {
 	// A batch that fails because of one of its messages is no attempt.
 	Failed func(f inbox.Failure)
 
-	Logger *slog.Logger // slog.Default() by default
+	Logger *slog.Logger // slog.Default() by default; slog.New(slog.DiscardHandler) is silent
 }
 
 const (
