@@ -51,9 +51,9 @@ type Config struct {
 
 	// How long a stop waits for acknowledgements.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace" min:"0s" max:"1h" example:"30s"`
-	// How long a halted relay stays visible before it exits with 3; with `forever`, until SIGTERM. It
-	// delivers what it read before a bad event within this time, or within `shutdown_grace` if that's
-	// longer.
+	// How long a halted relay stays visible before it exits with 3; with `forever`, until SIGTERM.
+	// Meanwhile, or within `shutdown_grace` if that's longer, it delivers what it read before a bad
+	// event.
 	HaltLinger Linger `yaml:"halt_linger" words:"forever" min:"0s" example:"10m"`
 
 	// AcceptGap is the token of the one gap that Run may continue after. The refusal of the gap
