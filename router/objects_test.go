@@ -296,6 +296,20 @@ func TestTheColumnOfAnObject(t *testing.T) {
 		if ok, err := r.Route(insert(outbox, "u-1", "order", "k", "P", "1"), &rec); !ok || err != nil || behindID(&rec) != "" {
 			t.Errorf("a table without the column, and %s: %s, %v", missing, show(&rec), err)
 		}
+		if _, err := r.Route(insert(withObject("jsonb", "text"), "u-2", "order", "k", "1", null, null), &rec); err != nil { // has the column
+			t.Fatal(err)
+		}
+		told := ""
+		r.Remarks(func(what string, severe bool, count uint64, last string) {
+			told += fmt.Sprintln(what, severe, count, last)
+		})
+		want := "row without a column of the placement headers false 1 event \"u-1\" of public.outbox: no column headers\n"
+		if missing == "ignore" {
+			want = ""
+		}
+		if told != want {
+			t.Errorf("additional.missing %s: remarks %q, want %q", missing, told, want)
+		}
 	}
 }
 

@@ -24,4 +24,7 @@ func (r *Router) Remarks(each func(what string, severe bool, count uint64, last 
 	if r.leftOut.count > 0 {
 		each("header of an object left out", false, r.leftOut.count, r.leftOut.last)
 	}
+	if r.absent.count > 0 {
+		each("row without a column of the placement headers", false, r.absent.count, r.absent.last)
+	}
 }

@@ -49,9 +49,9 @@ type Router struct {
 
 	names map[string]headerName // of headers, while objects are read
 
-	updates, notExpanded, leftOut remark
-	messages                      messages
-	debezium                      *debeziumMessages // nil if messages are routed like rows
+	updates, notExpanded, leftOut, absent remark
+	messages                              messages
+	debezium                              *debeziumMessages // nil if messages are routed like rows
 
 	plans    map[*cdc.Relation]*plan // nil values are relations of other tables
 	last     *cdc.Relation
@@ -136,6 +136,9 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	}
 	if problem := r.record(p, &row, oldKey, rec); problem != nil {
 		return false, p.refuse(ev, &row, rec, rec.EventID, *problem)
+	}
+	if len(p.absent) > 0 {
+		r.absent.add(fmt.Sprintf("event %q of %s: no column %s", rec.EventID, p.rel, strings.Join(p.absent, ", ")))
 	}
 	return true, nil
 }
