@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/inbox"
@@ -24,7 +25,7 @@ func (w *World) Events(topic string) []inbox.Message {
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	if err := w.deliver(ctx); err != nil {
-		w.t.Fatal("walposttest: ", err)
+		w.t.Fatalf("walposttest: %v", err)
 	}
 	messages, err := w.read(ctx, topic)
 	if err != nil {
@@ -36,35 +37,60 @@ func (w *World) Events(topic string) []inbox.Message {
 // Consumed waits until the relay has delivered every event that is committed now, and a consumer group
 // has committed the offsets of all messages of the topics: then its handlers have had their effects.
 // Events that the handlers write meanwhile are not waited for. A consumer commits every
-// Config.CommitInterval, which is a second by default.
+// Config.CommitInterval, which is a second by default. If it only stores messages for an inbox.Worker
+// (inbox.Store), Consumed returns when they are stored: wait for the Worker's effect yourself.
+//
+// The test fails if a topic does not exist, because no event went to it and Options.Topics does not list it.
 func (w *World) Consumed(group string, topics ...string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
+	if len(topics) == 0 {
+		w.t.Fatalf("walposttest: Consumed: no topics")
+	}
 	err := w.deliver(ctx)
 	if err == nil {
-		ends := map[string][]*kfake.PartitionInfo{}
-		for _, topic := range topics {
-			ends[topic] = w.broker.PartitionInfos(topic)
-		}
-		err = w.await(ctx, func() error { return consumed(w.broker.GroupInfo(group), group, ends) })
+		err = w.consumed(ctx, group, topics)
 	}
 	if err != nil {
-		w.t.Fatal("walposttest: ", err)
+		w.t.Fatalf("walposttest: %v", err)
 	}
 }
 
-// consumed returns an error that says what the group has not committed.
-func consumed(info *kfake.GroupInfo, group string, ends map[string][]*kfake.PartitionInfo) error {
+func (w *World) consumed(ctx context.Context, group string, topics []string) error {
+	ends := map[string]map[int32]int64{}
+	for _, topic := range topics {
+		if w.broker.TopicInfo(topic) == nil {
+			return fmt.Errorf("Consumed: there is no topic %s: no event went to it, and Options.Topics does not list it", topic)
+		}
+		// Not the end of the partition: a consumer does not get the control record of a transaction there.
+		messages, err := w.read(ctx, topic)
+		if err != nil {
+			return fmt.Errorf("read the topic %s: %w", topic, err)
+		}
+		ends[topic] = map[int32]int64{}
+		for _, m := range messages {
+			ends[topic][m.Partition] = max(ends[topic][m.Partition], m.Offset+1)
+		}
+	}
+	err := w.await(ctx, func() error { return notCommitted(w.broker.GroupInfo(group), group, ends) })
+	if missing := w.missingTopics(); err != nil && len(missing) > 0 {
+		err = fmt.Errorf("%w; a client asks for topics that do not exist: list %s in Options.Topics", err, strings.Join(missing, ", "))
+	}
+	return err
+}
+
+// notCommitted returns an error with what the group has not committed, or nil.
+func notCommitted(info *kfake.GroupInfo, group string, ends map[string]map[int32]int64) error {
 	var left []string
 	for topic, partitions := range ends {
-		for _, p := range partitions {
+		for partition, end := range partitions {
 			committed := int64(0)
 			if info != nil {
-				committed = info.Commits[topic][p.Partition].Offset
+				committed = info.Commits[topic][partition].Offset
 			}
-			if committed < p.LastStableOffset {
-				left = append(left, fmt.Sprintf("%s/%d at %d of %d", topic, p.Partition, committed, p.LastStableOffset))
+			if committed < end {
+				left = append(left, fmt.Sprintf("%s/%d at %d of %d", topic, partition, committed, end))
 			}
 		}
 	}
@@ -77,6 +103,31 @@ func consumed(info *kfake.GroupInfo, group string, ends map[string][]*kfake.Part
 		members = len(info.Members)
 	}
 	return fmt.Errorf("the group %s with %d members has not consumed everything: %s", group, members, strings.Join(left, ", "))
+}
+
+// noteTopics sees each request for metadata, which the broker then answers.
+func (w *World) noteTopics(req kmsg.Request) (kmsg.Response, error, bool) {
+	if req, ok := req.(*kmsg.MetadataRequest); ok {
+		for _, t := range req.Topics {
+			if t.Topic != nil {
+				w.asked.Store(*t.Topic, nil)
+			}
+		}
+	}
+	return nil, nil, false
+}
+
+// missingTopics returns the topics that the service asked for and that do not exist, such as a consumer's
+// DeadLetterTopic.
+func (w *World) missingTopics() (names []string) {
+	w.asked.Range(func(name, _ any) bool {
+		if w.broker.TopicInfo(name.(string)) == nil && !slices.Contains(w.own, name.(string)) {
+			names = append(names, name.(string))
+		}
+		return true
+	})
+	slices.Sort(names)
+	return names
 }
 
 // deliver waits until the relay has delivered what is committed now.

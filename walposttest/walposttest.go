@@ -28,6 +28,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/inbox"
@@ -54,7 +55,8 @@ type Options struct {
 	Outbox outbox.Options
 
 	// Topics exist from the start, with one partition. The relay makes others, also with one partition,
-	// when it has the first event for them. A consumer that starts earlier logs errors until then.
+	// when it has the first event for them. A consumer that starts earlier logs errors until then. List
+	// your consumer's DeadLetterTopic: nothing else creates it.
 	Topics []string
 
 	// Relay changes the configuration of the relay, such as its Router. By default the type and the
@@ -71,6 +73,8 @@ type World struct {
 	t      testing.TB
 	conn   *pgx.Conn
 	broker *kfake.Cluster
+	asked  sync.Map // the names of the topics that clients asked the broker for
+	own    []string // topics that the relay asks for
 	relay  *walpost.Relay
 	ended  chan struct{} // closed when the relay has ended
 	err    error         // of the relay; valid after ended
@@ -93,14 +97,12 @@ func (o Options) Start(t testing.TB) *World {
 	t.Helper()
 	w := &World{t: t, ended: make(chan struct{})}
 	if err := w.start(o); err != nil {
-		t.Fatal("walposttest: ", err)
+		t.Fatalf("walposttest: %v", err)
 	}
 	return w
 }
 
 func (w *World) start(o Options) error {
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
-	defer cancel()
 	events, err := outbox.New(o.Outbox)
 	if err != nil {
 		return err
@@ -110,16 +112,17 @@ func (w *World) start(o Options) error {
 		return err
 	}
 	name := fmt.Sprintf("walposttest_%d", databases.Add(1))
-	if err := w.makeDatabase(ctx, server, name); err != nil {
+	if err := w.makeDatabase(server, name); err != nil {
 		return err
 	}
-	if err := w.makeTables(ctx, o, events); err != nil {
+	if err := w.makeTables(o, events); err != nil {
 		return err
 	}
 	if w.broker, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.DefaultNumPartitions(1), kfake.SeedTopics(1, o.Topics...)); err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
 	w.t.Cleanup(w.broker.Close)
+	w.broker.ControlKey(int16(kmsg.Metadata), w.noteTopics)
 	w.Brokers = w.broker.ListenAddrs()
 
 	cfg := walpost.DefaultConfig()
@@ -139,12 +142,15 @@ func (w *World) start(o Options) error {
 	if cfg.Source.Kind != walpost.KindWAL {
 		return fmt.Errorf("source.kind is %s, and must be %s", cfg.Source.Kind, walpost.KindWAL)
 	}
-	return w.startRelay(ctx, cfg)
+	w.own = []string{cfg.Delivery.DeadLetterTopic, cfg.Delivery.ParkingTopic}
+	return w.startRelay(cfg)
 }
 
 // makeDatabase makes the database and connects to it. At the end of the test, the database and the slot
 // of the same name are dropped.
-func (w *World) makeDatabase(ctx context.Context, server *localpg.Server, name string) error {
+func (w *World) makeDatabase(server *localpg.Server, name string) error {
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience) // not before: a download can take longer
+	defer cancel()
 	admin, err := pgx.Connect(ctx, server.DSN("postgres"))
 	if err != nil {
 		return err
@@ -185,8 +191,10 @@ func drop(ctx context.Context, admin *pgx.Conn, name string) error {
 	}
 }
 
-func (w *World) makeTables(ctx context.Context, o Options, events *outbox.Outbox) error {
-	if _, err := w.conn.Exec(ctx, o.Schema); err != nil {
+// makeTables makes the tables of the service, and those of outbox and inbox that are missing. The service's
+// migrations have the time of the test.
+func (w *World) makeTables(o Options, events *outbox.Outbox) error {
+	if _, err := w.conn.Exec(w.t.Context(), o.Schema); err != nil {
 		return fmt.Errorf("Options.Schema: %w", err)
 	}
 	if o.Migrate != nil {
@@ -194,6 +202,8 @@ func (w *World) makeTables(ctx context.Context, o Options, events *outbox.Outbox
 			return fmt.Errorf("Options.Migrate: %w", err)
 		}
 	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
 	var hasOutbox, hasInbox bool
 	err := w.conn.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL, to_regclass('inbox_processed') IS NOT NULL", cmp.Or(o.Outbox.Table, "public.outbox")).Scan(&hasOutbox, &hasInbox)
 	if err == nil && !hasOutbox {
@@ -210,7 +220,7 @@ func (w *World) makeTables(ctx context.Context, o Options, events *outbox.Outbox
 }
 
 // startRelay returns when the relay is ready. The relay ends with the test.
-func (w *World) startRelay(ctx context.Context, cfg walpost.Config) (err error) {
+func (w *World) startRelay(cfg walpost.Config) (err error) {
 	if w.relay, err = walpost.New(cfg); err != nil {
 		return err
 	}
@@ -226,6 +236,8 @@ func (w *World) startRelay(ctx context.Context, cfg walpost.Config) (err error) 
 			w.t.Errorf("walposttest: the relay: %v", w.err)
 		}
 	})
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
 	return w.await(ctx, func() error {
 		if s := w.relay.Status(); !s.Ready {
 			return fmt.Errorf("the relay is not ready: %s", s.Reason)

@@ -67,7 +67,7 @@ type test struct {
 
 func (t *test) Context() context.Context          { return t.ctx }
 func (t *test) Cleanup(f func())                  { t.cleanup = append(t.cleanup, f) }
-func (t *test) Fatal(args ...any)                 { t.said = fmt.Sprint(args...); runtime.Goexit() }
+func (t *test) Fatal(args ...any)                 { t.said = fmt.Sprintln(args...); runtime.Goexit() }
 func (t *test) Fatalf(format string, args ...any) { t.Fatal(fmt.Sprintf(format, args...)) }
 func (t *test) Errorf(format string, args ...any) { t.said += fmt.Sprintf(format, args...) }
 
@@ -224,6 +224,20 @@ func TestEventsOfAProducerWithTransactions(t *testing.T) {
 	if fmt.Sprint(got) != "[true true]" {
 		t.Errorf("%v", got)
 	}
+	// A consumer never gets the control record, and commits the offset before it.
+	group, err := kgo.NewClient(kgo.SeedBrokers(w.Brokers...), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("own"), kgo.DisableAutoCommit(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer group.Close()
+	for n := 0; n < 2; {
+		n += group.PollFetches(t.Context()).NumRecords()
+	}
+	if err := group.CommitUncommittedOffsets(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.Consumed("g", "own")
 }
 
 func TestWhatGoesWrongIsSaid(t *testing.T) {
@@ -259,12 +273,17 @@ func TestWhatGoesWrongIsSaid(t *testing.T) {
 		}, "walposttest: the relay: "},
 		"a group that does not consume": {walposttest.Options{}, func(t *test, w *walposttest.World) {
 			write(t, w.DSN, newOutbox(t, outbox.Options{}), event, event)
-			w.Consumed("payments") // waits for nothing
+			ask(t, w, "dead")
 			ctx, cancel := context.WithTimeout(t.ctx, time.Second)
 			defer cancel()
 			t.ctx = ctx
-			w.Consumed("payments", "outbox.event.order", "none")
-		}, "walposttest: the group payments with 0 members has not consumed everything: outbox.event.order/0 at 0 of 2"},
+			w.Consumed("payments", "outbox.event.order")
+		}, "walposttest: the group payments with 0 members has not consumed everything: outbox.event.order/0 at 0 of 2; " +
+			"a client asks for topics that do not exist: list dead in Options.Topics\n"},
+		"no topic": {walposttest.Options{}, func(t *test, w *walposttest.World) { w.Consumed("payments") }, "walposttest: Consumed: no topics"},
+		"a topic that does not exist": {walposttest.Options{Topics: []string{"a"}}, func(t *test, w *walposttest.World) {
+			w.Consumed("payments", "a", "typo")
+		}, "walposttest: Consumed: there is no topic typo: no event went to it, and Options.Topics does not list it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -278,6 +297,21 @@ func TestWhatGoesWrongIsSaid(t *testing.T) {
 				t.Errorf("%q, want %q", said, c.want)
 			}
 		})
+	}
+}
+
+// ask asks the broker for a topic, as a consumer does for its dead letter topic.
+func ask(t testing.TB, w *walposttest.World, topic string) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(w.Brokers...), kgo.UnknownTopicRetries(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := client.ProduceSync(ctx, &kgo.Record{Topic: topic}).FirstErr(); err == nil {
+		t.Fatalf("the topic %s exists", topic)
 	}
 }
 
