@@ -11,6 +11,10 @@
 //
 // It works on Linux and macOS, also as root, and without a network once the server is downloaded. The
 // environment variable WALPOST_CACHE sets the folder for the download.
+//
+// Every user of the machine can connect to the server as any role, without a password: do not use this
+// package on a host that you share with others. The test binary starts itself once more, as a guard that
+// ends the server: packages can be initialized there, but neither TestMain nor a test runs.
 package walposttest
 
 import (
@@ -273,9 +277,11 @@ func shared(t testing.TB, version string) (*localpg.Server, error) {
 	start, _ := servers.LoadOrStore(version, sync.OnceValues(func() (*localpg.Server, error) {
 		return localpg.Start(context.Background(), localpg.Config{
 			Version: version, Reuse: true,
-			// The transactions of autovacuum delay the start of a relay.
-			Parameters: map[string]string{"autovacuum": "off", "max_connections": "500"},
-			Progress:   func(step string) { fmt.Fprintln(os.Stderr, "walposttest:", step) },
+			// The transactions of autovacuum delay the start of a relay. Each World has a slot.
+			Parameters: map[string]string{
+				"autovacuum": "off", "max_connections": "500", "max_wal_senders": "250", "max_replication_slots": "250",
+			},
+			Progress: func(step string) { fmt.Fprintln(os.Stderr, "walposttest:", step) },
 		})
 	}))
 	return start.(func() (*localpg.Server, error))()

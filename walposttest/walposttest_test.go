@@ -182,6 +182,25 @@ func TestTheTablesAreMadeIfTheyAreMissing(t *testing.T) {
 	}
 }
 
+// Each World has a slot.
+func TestTheServerHasSlotsForManyWorlds(t *testing.T) {
+	t.Parallel()
+	w := start(t, walposttest.Options{})
+	conn, err := pgx.Connect(t.Context(), w.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	// Temporary: they end with the connection.
+	if _, err := conn.Exec(t.Context(), "SELECT pg_create_physical_replication_slot('many_' || i, false, true) FROM generate_series(1, 150) i"); err != nil {
+		t.Error(err)
+	}
+	var senders int
+	if err := conn.QueryRow(t.Context(), "SELECT current_setting('max_wal_senders')::int").Scan(&senders); err != nil || senders < 150 {
+		t.Errorf("%d WAL senders, %v", senders, err)
+	}
+}
+
 func TestTablesOfTheServiceStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	w := start(t, walposttest.Options{Schema: "CREATE TABLE inbox_processed (own text)"})
