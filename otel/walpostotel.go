@@ -8,7 +8,8 @@
 //	c, err := consumer.New(consumer.Config{Handler: telemetry.Handler(inbox.Handler(db, book)), …})
 //
 // The writer's trace context is in the column headers of the event's row, from which the relay makes
-// headers of the record (router.table.fields.additional.placement: headers:headers).
+// headers of the record (router.table.fields.additional.placement: headers:headers). So the headers are
+// stored: see Telemetry.Propagator before you put baggage into them.
 //
 // Spans and attributes follow OpenTelemetry's conventions for messaging. Each attempt is a span
 // "process <topic>" of the kind consumer, which covers the call of the handler and records its error and
@@ -49,7 +50,8 @@ type Telemetry struct {
 	TracerProvider trace.TracerProvider // otel.GetTracerProvider() by default
 	MeterProvider  metric.MeterProvider // otel.GetMeterProvider() by default
 	// Propagator reads and writes the headers: otel.GetTextMapPropagator() by default. If the program has
-	// not set that one, the headers are the W3C's: traceparent, tracestate and baggage.
+	// not set that one, it is propagation.TraceContext: traceparent and tracestate. With one for baggage,
+	// the outbox table, topics, dead letters and inbox tables store the baggage, and backups keep it.
 	Propagator propagation.TextMapPropagator
 }
 
@@ -61,8 +63,8 @@ func (t Telemetry) FromContext(ctx context.Context) map[string]string {
 }
 
 // Handler returns a consumer.Handler that calls next in a span, and measures the call
-// (messaging.process.duration). Its ctx has the span and the writer's baggage. Around an inbox.Handler,
-// the span covers the transaction.
+// (messaging.process.duration). Its ctx has the span, and the writer's baggage if the Propagator carries
+// it. Around an inbox.Handler, the span covers the transaction.
 func (t Telemetry) Handler(next func(ctx context.Context, m inbox.Message) error) func(ctx context.Context, m inbox.Message) error {
 	in := t.instruments()
 	return func(ctx context.Context, m inbox.Message) error {
@@ -91,8 +93,6 @@ func HandlerFunc[T any](t Telemetry, next inbox.HandlerFunc[T]) inbox.HandlerFun
 	}
 }
 
-var w3c = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
-
 // propagator is called for each message, because a program can set the global one later.
 func (t Telemetry) propagator() propagation.TextMapPropagator {
 	if t.Propagator != nil {
@@ -101,7 +101,7 @@ func (t Telemetry) propagator() propagation.TextMapPropagator {
 	if global := otel.GetTextMapPropagator(); len(global.Fields()) > 0 {
 		return global
 	}
-	return w3c
+	return propagation.TraceContext{}
 }
 
 const scope = "github.com/walpost/walpost/otel"

@@ -37,7 +37,10 @@ type world struct {
 func newWorld() *world {
 	w := &world{exporter: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
 	spans := sdktrace.NewTracerProvider(sdktrace.WithSyncer(w.exporter))
-	w.Telemetry = walpostotel.Telemetry{TracerProvider: spans, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader))}
+	w.Telemetry = walpostotel.Telemetry{
+		TracerProvider: spans, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader)),
+		Propagator: propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}),
+	}
 	w.tracer = spans.Tracer("service")
 	return w
 }
@@ -401,10 +404,16 @@ func (o other) Fields() []string { return []string{string(o)} }
 
 func TestTheHeadersAreThoseOfTheProgramsPropagator(t *testing.T) {
 	w := newWorld()
-	ctx, span := w.tracer.Start(t.Context(), "place order")
+	user, err := baggage.Parse("user=jane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, span := w.tracer.Start(baggage.ContextWithBaggage(t.Context(), user), "place order")
 	span.End()
 	names := func() []string { return slices.Sorted(maps.Keys(w.FromContext(ctx))) }
-	want(t, "no propagator is set", names(), []string{"traceparent"})
+	want(t, "a propagator with baggage", names(), []string{"baggage", "traceparent"})
+	w.Propagator = nil
+	want(t, "no propagator is set", names(), []string{"traceparent"}) // a table is no place for baggage
 	want(t, "no span", len(w.FromContext(t.Context())), 0)
 	t.Cleanup(func() { otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator()) })
 	otel.SetTextMapPropagator(other("global"))
