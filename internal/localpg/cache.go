@@ -43,14 +43,11 @@ func Cached(name string, make func(dir string) error) (string, error) {
 	if err := mkdirOpen(filepath.Dir(dir)); err != nil {
 		return "", fmt.Errorf("cache (WALPOST_CACHE sets another folder): %w", err)
 	}
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o666)
+	held, err := lock(dir)
 	if err != nil {
-		return "", fmt.Errorf("cache (WALPOST_CACHE sets another folder): %w", err)
+		return "", err
 	}
-	defer lock.Close()
-	if err := flock(lock); err != nil {
-		return "", fmt.Errorf("cache: lock %s: %w", lock.Name(), err)
-	}
+	defer held.Close()
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -63,6 +60,36 @@ func Cached(name string, make func(dir string) error) (string, error) {
 		}
 	}
 	return dir, nil
+}
+
+// forget removes what the cache has under a name, if it can. A program that copies it meanwhile gets a
+// part of it.
+func forget(name string) {
+	cache, err := CacheDir()
+	if err != nil {
+		return
+	}
+	dir := filepath.Join(cache, name)
+	held, err := lock(dir)
+	if err != nil {
+		return
+	}
+	defer held.Close()
+	if os.RemoveAll(dir+".part") == nil && os.Rename(dir, dir+".part") == nil {
+		_ = os.RemoveAll(dir + ".part")
+	}
+}
+
+// lock excludes others from making dir until the file is closed.
+func lock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o666)
+	if err != nil {
+		return nil, fmt.Errorf("cache (WALPOST_CACHE sets another folder): %w", err)
+	}
+	if err := flock(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("cache: lock %s: %w", f.Name(), err), f.Close())
+	}
+	return f, nil
 }
 
 func flock(f *os.File) error {

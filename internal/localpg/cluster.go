@@ -25,7 +25,7 @@ func (s *Server) initCluster(ctx context.Context) error {
 	}
 	made := s.DataDir()
 	if u != nil {
-		made = filepath.Join(s.Folder(), "initdb")
+		made = s.initDir()
 	}
 	if err := setOwner(s.Folder(), u); err != nil {
 		return err
@@ -57,10 +57,16 @@ func (s *Server) initCluster(ctx context.Context) error {
 	return os.RemoveAll(made)
 }
 
+// initDir is where initdb makes a data directory for root.
+func (s *Server) initDir() string { return filepath.Join(s.Folder(), "initdb") }
+
+// cached is the name of the empty cluster in the cache.
+func (s *Server) cached() string { return "cluster-" + filepath.Base(s.bin) }
+
 // copyCluster copies the data directory from the cache. What initCluster makes must be the same for all
 // that share the name there.
 func (s *Server) copyCluster(ctx context.Context) error {
-	cached, err := Cached("cluster-"+filepath.Base(s.bin), func(dir string) error {
+	cached, err := Cached(s.cached(), func(dir string) error {
 		if err := s.initCluster(ctx); err != nil {
 			return err
 		}

@@ -42,7 +42,8 @@ type Config struct {
 	Data func(dir string) error
 
 	// Reuse copies the empty cluster from the cache, into which the first call puts it. A copy takes a
-	// fifth of the time of initdb. These servers have one system identifier.
+	// fifth of the time of initdb. These servers have one system identifier. If the cache cannot be
+	// written, or a copy does not start, the server has a new cluster.
 	Reuse bool
 
 	// Folder is the parent of the temporary folder. If it is empty, it is the system's temporary
@@ -87,14 +88,23 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if s.Keeper, err = keeper.New(base, "walpost-pg-"); err != nil {
 		return nil, err
 	}
-	if c.Data == nil {
-		c.Data = func(string) error { return s.initCluster(ctx) }
-		if c.Reuse {
-			c.Data = func(string) error { return s.copyCluster(ctx) }
-		}
+	initialize := func(string) error { return s.initCluster(ctx) }
+	reuse := c.Data == nil && c.Reuse
+	switch {
+	case reuse:
+		c.Data = func(string) error { return s.copyCluster(ctx) }
+	case c.Data == nil:
+		c.Data = initialize
 	}
-	if err = c.Data(s.DataDir()); err == nil {
-		err = s.first(ctx)
+	err = s.first(ctx, c.Data)
+	// The cache cannot be written, or the machine crashed while it was and it has half a cluster.
+	if err != nil && reuse && ctx.Err() == nil {
+		if err = errors.Join(os.RemoveAll(s.DataDir()), os.RemoveAll(s.initDir())); err == nil {
+			err = s.first(ctx, initialize)
+		}
+		if err == nil {
+			forget(s.cached()) // the next server puts a new one there
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres %s: %w", s.major, err), s.Close())
@@ -102,7 +112,10 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) first(ctx context.Context) error {
+func (s *Server) first(ctx context.Context, data func(dir string) error) error {
+	if err := data(s.DataDir()); err != nil {
+		return err
+	}
 	return OnFreePorts(func() (err error) {
 		if s.port, err = FreePort(); err != nil {
 			return err

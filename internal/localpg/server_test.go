@@ -148,13 +148,15 @@ func TestAnotherPortIsTriedWhenTheFirstIsTaken(t *testing.T) {
 	}
 }
 
-func TestAReusedClusterIsACopy(t *testing.T) {
+// ownCache gives a test a cache that has only the binaries.
+func ownCache(t *testing.T) (cache string) {
+	t.Helper()
 	short.Skip(t, "Postgres")
 	bin, err := binaries(t.Context(), DefaultVersion, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache := t.TempDir()
+	cache = t.TempDir()
 	if err := os.Chmod(filepath.Dir(cache), 0o755); err != nil { // the server's user enters it
 		t.Fatal(err)
 	}
@@ -162,6 +164,11 @@ func TestAReusedClusterIsACopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("WALPOST_CACHE", cache)
+	return cache
+}
+
+func TestAReusedClusterIsACopy(t *testing.T) {
+	ownCache(t)
 	const identifier = "SELECT system_identifier::text FROM pg_control_system()"
 	first := start(t, Config{Reuse: true})
 	if _, err := connect(t, first).Exec(t.Context(), "CREATE TABLE mine ()"); err != nil {
@@ -173,5 +180,56 @@ func TestAReusedClusterIsACopy(t *testing.T) {
 	}
 	if tables := value(t, second, "SELECT count(*)::text FROM pg_class WHERE relname = 'mine'"); tables != "0" {
 		t.Error("the second server has a table of the first one")
+	}
+}
+
+func TestAServerStartsWithoutACache(t *testing.T) {
+	cache := ownCache(t)
+	bin, err := filepath.Glob(filepath.Join(cache, "postgres-*"))
+	if err != nil || len(bin) != 1 {
+		t.Fatal(bin, err)
+	}
+	// Root can write everywhere, so a folder is in the way.
+	if err := os.Mkdir(filepath.Join(cache, "cluster-"+filepath.Base(bin[0])+".lock"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := value(t, start(t, Config{Reuse: true}), "SELECT 'up'"); got != "up" {
+		t.Error(got)
+	}
+}
+
+// A crash of the machine can leave a half of what was written.
+func TestABrokenClusterInTheCacheIsMadeAgain(t *testing.T) {
+	cache := ownCache(t)
+	start(t, Config{Reuse: true})
+	control, err := filepath.Glob(filepath.Join(cache, "cluster-*", "data", "global", "pg_control"))
+	if err != nil || len(control) != 1 {
+		t.Fatal(control, err)
+	}
+	if err := os.Truncate(control[0], 0); err != nil {
+		t.Fatal(err)
+	}
+	const identifier = "SELECT system_identifier::text FROM pg_control_system()"
+	value(t, start(t, Config{Reuse: true}), identifier)
+	a, b := value(t, start(t, Config{Reuse: true}), identifier), value(t, start(t, Config{Reuse: true}), identifier)
+	if a != b {
+		t.Error("the cache has no cluster again")
+	}
+}
+
+// The cluster is not the reason, so it stays.
+func TestAServerThatCannotStartLeavesTheCache(t *testing.T) {
+	cache := ownCache(t)
+	start(t, Config{Reuse: true})
+	s, err := Start(t.Context(), Config{Reuse: true, Folder: memory, Parameters: map[string]string{"wal_level": "none"}})
+	if err == nil {
+		_ = s.Close()
+		t.Fatal("it starts")
+	}
+	if !strings.Contains(err.Error(), "wal_level") {
+		t.Error(err)
+	}
+	if kept, err := filepath.Glob(filepath.Join(cache, "cluster-*", "data", "global", "pg_control")); err != nil || len(kept) != 1 {
+		t.Error(kept, err)
 	}
 }
