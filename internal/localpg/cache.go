@@ -54,7 +54,7 @@ func Cached(name string, make func(dir string) error) (string, error) {
 	// Because of the lock, no other program uses an unfinished folder.
 	tmp := dir + ".part"
 	rename := func(tmp string) error { return os.Rename(tmp, dir) }
-	for _, step := range []func(dir string) error{os.RemoveAll, mkdirOpen, make, openToAll, rename} {
+	for _, step := range []func(dir string) error{os.RemoveAll, mkdirOpen, make, openToAll, syncAll, rename} {
 		if err := step(tmp); err != nil {
 			return "", errors.Join(err, os.RemoveAll(tmp))
 		}
@@ -116,6 +116,20 @@ func mkdirOpen(dir string) error {
 		return err
 	}
 	return os.Chmod(dir, 0o755)
+}
+
+// syncAll writes dir to the disk. A crash of the machine could otherwise keep the rename and lose the content.
+func syncAll(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() && !e.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
 }
 
 // openToAll lets all users read dir, and enter or run what the owner may.
