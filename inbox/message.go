@@ -78,11 +78,22 @@ const (
 // positionHeader has the first position of a record that was a dead letter and was sent back.
 const positionHeader = "walpost.dead.position"
 
+// firstPosition returns the position in positionHeader if it is one of this topic, or of the topic that
+// Scope names, and "" otherwise. A service can have forwarded the headers to another topic, in several
+// records. As an id, the position would make them one event.
+func (m Message) firstPosition() string {
+	at := m.Header(positionHeader)
+	if strings.HasPrefix(at, "position:"+m.Topic+"/") || strings.HasPrefix(at, "position:"+m.scope()+"/") {
+		return at
+	}
+	return ""
+}
+
 // WithID returns the message with an id. If the message has none, p decides. The error is an
 // *IDError.
 func (m Message) WithID(p MissingID) (Message, error) {
 	if m.ID == "" && p == PositionAsID { // the time, because a topic that is created again has the same offsets
-		m.ID = cmp.Or(m.Header(positionHeader), fmt.Sprintf("position:%s/%d/%d@%d", m.Topic, m.Partition, m.Offset, m.Time.UnixMilli()))
+		m.ID = cmp.Or(m.firstPosition(), fmt.Sprintf("position:%s/%d/%d@%d", m.Topic, m.Partition, m.Offset, m.Time.UnixMilli()))
 	}
 	return m, m.check()
 }

@@ -49,15 +49,16 @@ type verdict struct {
 // dead. The record's own time is new, because the retention of the topic counts from this time.
 //
 // A message that was sent back already has its first time and its first position in HeaderTimestamp and
-// HeaderPosition.
+// HeaderPosition. If the position is of another topic, both headers were forwarded, and are not this message's.
 func letterOf(m inbox.Message, v *verdict, attempts int, group, topic string) *kgo.Record {
 	rec := &kgo.Record{Topic: topic, Key: m.Key, Value: m.Value}
 	at := strconv.FormatInt(m.Time.UnixMilli(), 10)
 	first := m
 	first.ID = ""
 	first, _ = first.WithID(inbox.PositionAsID) // it is no id yet, so no error matters
+	sentBack := first.ID == m.Header(HeaderPosition)
 	for _, h := range m.Headers {
-		if h.Key == HeaderTimestamp {
+		if h.Key == HeaderTimestamp && sentBack {
 			if _, err := strconv.ParseUint(string(h.Value), 10, 48); err == nil {
 				at = string(h.Value)
 			}

@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,16 @@ func TestAMessageWithoutAnIDIsRefusedOrKeyedByItsPosition(t *testing.T) {
 	back := inbox.Message{Topic: "orders", Partition: 3, Offset: 99, Headers: []inbox.Header{{Key: "walpost.dead.position", Value: []byte("position:orders/3/42@1")}}}
 	if m, err := back.WithID(inbox.PositionAsID); err != nil || m.ID != "position:orders/3/42@1" {
 		t.Errorf("the id of a message that was sent back is %q, %v", m.ID, err)
+	}
+	back.Topic, back.Scope = "orders-2", "orders" // renamed, or walpost dead retry --to-topic
+	if m, err := back.WithID(inbox.PositionAsID); err != nil || m.ID != "position:orders/3/42@1" {
+		t.Errorf("the id of a message that was sent to another topic is %q, %v", m.ID, err)
+	}
+	for i := range int64(2) { // a service has forwarded the headers to its own topic
+		f := inbox.Message{Topic: "order", Offset: i, Time: time.UnixMilli(7), Headers: back.Headers}
+		if m, err := f.WithID(inbox.PositionAsID); err != nil || m.ID != fmt.Sprintf("position:order/0/%d@7", i) {
+			t.Errorf("the id of a record with forwarded headers is %q, %v", m.ID, err)
+		}
 	}
 	if _, err := back.WithID(inbox.RefuseMissingID); !errors.As(err, &refused) {
 		t.Errorf("a message that was sent back without an id gives %v", err)
