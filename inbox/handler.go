@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 )
 
 // A HandlerFunc writes the effect of a message in tx, and does not end tx. If it returns an error
@@ -40,9 +41,9 @@ func BatchHandler[T any](db *DB[T], fn func(ctx context.Context, tx T, fresh []M
 }
 
 // ByType returns a HandlerFunc that calls the function for the message's Type. unknown gets the
-// messages of other types: Ignore skips them, and nil refuses them with a Permanent *TypeError. A
-// message without a type is refused with a Retryable one, because it is not the message's fault
-// that the relay does not place the type in a header.
+// messages of other types: Ignore skips them, and nil refuses them with a Permanent *TypeError. That
+// includes an empty type. A message without the header eventType is refused with a Retryable one,
+// because it is not the message's fault that the relay does not place the type in a header.
 func ByType[T any](types map[string]HandlerFunc[T], unknown HandlerFunc[T]) HandlerFunc[T] {
 	types = maps.Clone(types)
 	return func(ctx context.Context, tx T, m Message) error {
@@ -52,10 +53,10 @@ func ByType[T any](types map[string]HandlerFunc[T], unknown HandlerFunc[T]) Hand
 		case unknown != nil:
 			return unknown(ctx, tx, m)
 		}
-		if m.Type() == "" {
-			return Retryable(&TypeError{})
+		if slices.ContainsFunc(m.Headers, func(h Header) bool { return h.Key == typeHeader }) {
+			return Permanent(&TypeError{m.Type()})
 		}
-		return Permanent(&TypeError{m.Type()})
+		return Retryable(&TypeError{})
 	}
 }
 
@@ -67,7 +68,7 @@ type TypeError struct{ Type string }
 
 func (e *TypeError) Error() string {
 	if e.Type == "" {
-		return fmt.Sprintf("the message has no event type: the relay must place it in the header %s (router.table.fields.additional.placement)", typeHeader)
+		return fmt.Sprintf("the message has no event type: the event must have one, and the relay must place it in the header %s (router.table.fields.additional.placement)", typeHeader)
 	}
 	return fmt.Sprintf("no function handles events of the type %q", e.Type)
 }

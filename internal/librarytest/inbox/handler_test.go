@@ -142,6 +142,7 @@ func TestAMessageGoesToTheHandlerOfItsType(t *testing.T) {
 		}
 		return m
 	}
+	const untyped = "the message has no event type: the event must have one, and the relay must place it in the header eventType (router.table.fields.additional.placement)"
 	var all tx
 	if err := inbox.ByType(types, nil)(t.Context(), &all, message("Older", "Placed")); !errors.Is(err, errNo) {
 		t.Error(err)
@@ -153,7 +154,9 @@ func TestAMessageGoesToTheHandlerOfItsType(t *testing.T) {
 	}{
 		{message("Gone"), `no function handles events of the type "Gone"`, inbox.FaultPermanent},
 		{message("Nil"), `no function handles events of the type "Nil"`, inbox.FaultPermanent},
-		{message(), "the message has no event type: the relay must place it in the header eventType (router.table.fields.additional.placement)", inbox.FaultElsewhere},
+		{message(), untyped, inbox.FaultElsewhere},   // the relay doesn't place the type
+		{message(""), untyped, inbox.FaultPermanent}, // the event has none
+		{inbox.Message{Headers: []inbox.Header{{Key: "eventType"}}}, untyped, inbox.FaultPermanent},
 	} {
 		err := inbox.ByType(types, nil)(t.Context(), &all, c.m)
 		typed, ok := errors.AsType[*inbox.TypeError](err)
