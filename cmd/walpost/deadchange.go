@@ -45,8 +45,8 @@ walpost.yaml. walpost dead list --help lists the reasons.
 With --dead-letter-topic, retry sends dead letters of consumers back to the topics and partitions of
 their messages, with a new timestamp. Every consumer group of the topic gets them. With --to-topic,
 only the groups of that topic do. retry leaves a letter dead if its topic or partition doesn't exist,
-or if its message is older than --max-age: a group's inbox may have forgotten the message, and would
-let it take effect again.
+or if its message is older than --max-age (too_old): a group's inbox may have forgotten the message,
+and would let it take effect again.
 
 If several retries run at the same time, only the last one that was started continues. retry can run
 while the relay runs.`,

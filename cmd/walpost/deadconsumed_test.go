@@ -78,7 +78,7 @@ func TestDeadLettersOfConsumersNeedOnlyTheBrokers(t *testing.T) {
 	if code, out := dead("drop", "--reason", "INC-17", b); code != exitOK || !strings.HasSuffix(out, "open events: 1\ndropped: 1\n") {
 		t.Errorf("drop: %d\n%s", code, out)
 	}
-	if code, out := dead("retry", "--group", "payments"); code != exitFailed || !strings.Contains(out, "too_old: the message is from 2026-02-02T02:40:00Z") {
+	if code, out := dead("retry", "--group", "payments"); code != exitFailed || !strings.Contains(out, "too_old: the message is from 2026-02-02T02:40:00Z") || !strings.Contains(out, "walpost dead drop") {
 		t.Errorf("retry of an old message: %d\n%s", code, out)
 	}
 	if code, out := dead("retry", "--group", "payments", "--max-age", "100000h"); code != exitOK || !strings.Contains(out, "for topic orders: 1\n") || !strings.Contains(out, "delivered and marked: 1\n") {
@@ -114,6 +114,9 @@ func TestDeadLettersOfConsumersNeedOnlyTheBrokers(t *testing.T) {
 	}
 	if code, out := command(t, "dead", "list", "--brokers", strings.Join(brokers, ","), "--table", "public.outbox", "--group", "payments"); code != exitUsage || !strings.Contains(out, "pass their topic with --dead-letter-topic") {
 		t.Errorf("--group for the relay: %d\n%s", code, out)
+	}
+	if code, out := command(t, "dead", "retry", "--brokers", strings.Join(brokers, ","), "--table", "public.outbox", "--max-age", "1h"); code != exitUsage || !strings.Contains(out, "--max-age: only dead letters of consumers have one") {
+		t.Errorf("--max-age for the relay: %d\n%s", code, out)
 	}
 	if code, out := dead("list", "--dead-letter-topic", "none"); code != exitOK || !strings.Contains(out, "topic none does not exist") {
 		t.Errorf("a missing topic: %d\n%s", code, out)

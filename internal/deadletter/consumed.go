@@ -58,7 +58,7 @@ func DecodeConsumed(rec *kgo.Record) (*Letter, *Mark, error) {
 	l = &Letter{
 		Reason: cdc.Reason(r.text(hReason)), Error: r.text(hError), ID: r.text(hID), CommitTime: at, Topic: r.text(hTopic),
 		Partition: int32(r.number(hPartition, 0, math.MaxInt32)), Attempts: int(r.number(hAttempts, 0, math.MaxInt32)), Key: rec.Key, KeyKnown: true,
-		Group: r.text(hGroup), Offset: r.number(hOffset, 0, math.MaxInt64), Stack: r.text(hStack), Start: r.text(hStart),
+		Group: r.text(hGroup), Offset: r.number(hOffset, 0, math.MaxInt64), Stack: r.text(hStack), Start: r.text(hStart), Written: rec.Timestamp.UTC(),
 	}
 	if out := r.text(hLeftOut); out != "" && l.Error == "" {
 		l.Error = "(left out: the letter was too large for its topic)"

@@ -54,10 +54,11 @@ type Letter struct {
 	First    int64  // offset of the event's first letter, in its later ones
 
 	// Of the letter of a consumer only. Topic, Partition and CommitTime are those of the message.
-	Group  string // the consumer group
-	Offset int64  // of the message
-	Stack  string // of a panic
-	Start  string // the message's first position as the consumer writes it; "" in older letters
+	Group   string    // the consumer group
+	Offset  int64     // of the message
+	Stack   string    // of a panic
+	Start   string    // the message's first position as the consumer writes it; "" in older letters
+	Written time.Time // when this letter was written
 
 	// Key is the key that the event was meant to have. KeyKnown is false if it could not be found.
 	Key      []byte

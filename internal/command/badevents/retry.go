@@ -188,9 +188,13 @@ const tooOld cdc.Reason = "too_old"
 // record is what an event gives now: the record as stored, or what the router makes of the row.
 func (t *Topics) record(l *deadletter.Letter, opts *RetryOptions) (*cdc.Record, error) {
 	rec, toTopic := new(cdc.Record), opts.ToTopic
-	if limit := cmp.Or(opts.MaxAge, DefaultMaxAge); t.Consumers && toTopic == "" && time.Since(l.CommitTime) > limit {
+	at := l.CommitTime
+	if l.Written.Before(at) { // the producer's clock was fast, or it set any time
+		at = l.Written
+	}
+	if limit := cmp.Or(opts.MaxAge, DefaultMaxAge); t.Consumers && toTopic == "" && time.Since(at) > limit {
 		return nil, &cdc.Refusal{Reason: tooOld, Err: fmt.Errorf("the message is from %s, and other groups of topic %s may have forgotten that they have handled it: "+
-			"pass --to-topic, or a longer --max-age if every group's Keep is longer", l.CommitTime.Format(time.RFC3339), l.Topic)}
+			"pass --to-topic, or a longer --max-age if every group's Keep is longer, or give the message up with walpost dead drop", at.Format(time.RFC3339), l.Topic)}
 	}
 	if t.Consumers {
 		rec = l.SendBack(time.Now())

@@ -267,6 +267,24 @@ func TestAnOldMessageIsNotSentBackToEveryGroup(t *testing.T) {
 	}
 }
 
+// A producer whose clock was fast does not make its messages young: they are at least as old as their letters.
+func TestAMessageOfTheFutureIsAsOldAsItsLetter(t *testing.T) {
+	w := newWorld(t, testenv.Kafka(t), 1)
+	for id, age := range map[string]time.Duration{"old": 15, "young": 13} {
+		rec := &kgo.Record{Topic: w.dead, Value: []byte(id), Timestamp: time.Now().Add(-age * 24 * time.Hour)}
+		future := strconv.FormatInt(time.Now().Add(1000*time.Hour).UnixMilli(), 10)
+		for _, h := range [][2]string{{consumer.HeaderReason, "attempts"}, {consumer.HeaderTopic, w.topic}, {consumer.HeaderPartition, "0"}, {consumer.HeaderOffset, "5"},
+			{consumer.HeaderTimestamp, future}, {consumer.HeaderID, id}, {consumer.HeaderGroup, "payments"}} {
+			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
+		}
+		w.produce(rec)
+	}
+	r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{})
+	if len(r.Refused) != 1 || r.Refused[0].EventID != "old" || r.Refused[0].Reason != "too_old" || r.Delivered != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // What can't be sent back holds up no other letter, and makes no topic.
 func TestALetterWithoutAPlaceStaysDead(t *testing.T) {
 	w := newWorld(t, testenv.Kafka(t), 1)
