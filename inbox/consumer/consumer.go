@@ -39,8 +39,10 @@ type Consumer struct {
 	s          schedule
 	writing    bool // a dead letter is being written: one at a time, each is a batch of its own
 	stopping   bool
-	joined     bool  // a member of the group, even if it has no partitions
-	total      Stats // its counters
+	joined     bool            // a member of the group, even if it has no partitions
+	absent     map[string]bool // the topics that the brokers do not have, as far as they answered
+	waiting    bool            // for the first of Config.Topics: until it exists, the client does not join the group
+	total      Stats           // its counters
 	complaints complaints
 }
 
@@ -96,10 +98,10 @@ func (c *Consumer) Run(ctx context.Context) error {
 	background.Go(func() { c.login(consume, refused) })
 	background.Go(func() { every(tend, c.cfg.CommitInterval, func() { c.commit(tend) }) })
 	background.Go(func() {
-		compared := false
+		compared := map[string]bool{}
 		look := func() {
 			c.measure(tend)
-			compared = compared || c.compareRetention(tend)
+			c.compareRetention(tend, compared)
 		}
 		look()
 		every(tend, lagInterval, look)
@@ -137,7 +139,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	case <-time.After(closeTimeout):
 	}
 	c.mu.Lock()
-	c.joined = false
+	c.joined, c.waiting = false, false
 	c.mu.Unlock()
 	if login, ok := errors.AsType[*LoginError](context.Cause(consume)); ok {
 		return login

@@ -217,23 +217,27 @@ func (c *Consumer) commit(ctx context.Context) error {
 
 const lagInterval = 10 * time.Second
 
-// measure asks the brokers where the partitions end. Fetches do not tell it while a partition is
-// paused. An error says what the client alone does not report: the brokers are away, or a topic does
-// not exist.
+// measure asks the brokers which topics exist, and where their partitions end. Fetches do not tell it
+// while a partition is paused. An error says what the client alone does not report: the brokers are away.
 func (c *Consumer) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lagInterval)
 	defer cancel()
 	topics := c.topics()
 	var ends kadm.ListedOffsets
-	var err error
-	if len(topics) == 0 { // ListEndOffsets would take all topics of the cluster
-		err = c.cl.Ping(ctx)
-	} else if ends, err = kadm.NewClient(c.cl).ListEndOffsets(ctx, topics...); err == nil {
-		err = ends.Error()
+	absent, err := c.findAbsent(ctx, topics)
+	present := slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return absent[topic] })
+	if err == nil && len(present) > 0 { // with none, ListEndOffsets would take all topics of the cluster
+		if ends, err = kadm.NewClient(c.cl).ListEndOffsets(ctx, present...); err == nil {
+			err = ends.Error()
+		}
 	}
 	committed := c.cl.CommittedOffsets()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.waiting = err == nil && len(topics) > 0 && len(present) == 0
+	if absent != nil {
+		c.noteAbsent(absent)
+	}
 	switch {
 	case err == nil:
 		c.complaints.over("brokers")
@@ -250,6 +254,46 @@ func (c *Consumer) measure(ctx context.Context) {
 	}
 }
 
+// findAbsent returns which of the topics, and of the dead letter topic, do not exist.
+func (c *Consumer) findAbsent(ctx context.Context, topics []string) (map[string]bool, error) {
+	if c.cfg.DeadLetterTopic != "" {
+		topics = append(slices.Clone(topics), c.cfg.DeadLetterTopic)
+	}
+	if len(topics) == 0 { // Metadata would take all topics of the cluster
+		return nil, c.cl.Ping(ctx)
+	}
+	found, err := kadm.NewClient(c.cl).Metadata(ctx, topics...)
+	if err != nil {
+		return nil, err
+	}
+	absent := map[string]bool{}
+	for _, topic := range found.Topics {
+		if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
+			absent[topic.Topic] = true
+		}
+	}
+	return absent, nil
+}
+
+// noteAbsent logs which topics are absent now, and which are no longer.
+func (c *Consumer) noteAbsent(absent map[string]bool) {
+	for topic := range absent {
+		switch {
+		case c.absent[topic]:
+		case topic == c.cfg.DeadLetterTopic:
+			c.complaints.log.Warn("the dead letter topic does not exist: create it, or a message that cannot be handled holds up its key", "topic", topic)
+		default:
+			c.complaints.log.Warn("the topic does not exist yet: waiting for it", "topic", topic)
+		}
+	}
+	for topic := range c.absent {
+		if !absent[topic] {
+			c.complaints.log.Info("the topic exists now", "topic", topic)
+		}
+	}
+	c.absent = absent
+}
+
 // topics returns the topics of Config, or those of the assigned partitions if Config has patterns.
 func (c *Consumer) topics() []string {
 	if patterns, _ := c.cl.OptValue(kgo.ConsumeRegex).(bool); patterns {
@@ -262,23 +306,30 @@ func (c *Consumer) topics() []string {
 
 // compareRetention warns of topics that keep records longer than the inbox remembers their events. If
 // such a record is delivered again, its effect happens again. Of the dead letter topic, it warns only if
-// Keep is so short that walpost dead retry would send such letters back. It reports whether the brokers
-// answered.
-func (c *Consumer) compareRetention(ctx context.Context) bool {
+// Keep is so short that walpost dead retry would send such letters back. It compares each topic once, when it
+// exists.
+func (c *Consumer) compareRetention(ctx context.Context, compared map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, lagInterval)
 	defer cancel()
 	topics := c.topics()
 	if len(topics) == 0 {
-		return false
+		return
 	}
 	if c.cfg.DeadLetterTopic != "" && c.cfg.Keep < inbox.DefaultKeep {
 		topics = append(slices.Clone(topics), c.cfg.DeadLetterTopic)
 	}
+	c.mu.Lock()
+	topics = slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return compared[topic] || c.absent[topic] })
+	c.mu.Unlock()
+	if len(topics) == 0 {
+		return
+	}
 	configs, err := kadm.NewClient(c.cl).DescribeTopicConfigs(ctx, topics...)
 	if err != nil {
-		return false // measure complains
+		return // measure complains
 	}
 	for _, topic := range configs {
+		compared[topic.Name] = true
 		if topic.Err != nil {
 			c.complaints.log.Info("the retention of the topic is not known, so it was not compared with Keep", "topic", topic.Name, "err", topic.Err)
 			continue
@@ -303,5 +354,4 @@ func (c *Consumer) compareRetention(ctx context.Context) bool {
 				"topic", topic.Name, "retention", keeps, "keep", c.cfg.Keep)
 		}
 	}
-	return true
 }

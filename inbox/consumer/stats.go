@@ -68,12 +68,13 @@ func (c *Consumer) Stats() Stats {
 }
 
 // Ready reports whether the Consumer does its work: it has joined its group and knows its partitions,
-// which may be none if the group has more members than partitions. It is false before, while the group
-// has lost the Consumer, and once Run's ctx has ended. Use it for a readiness probe.
+// which may be none if the group has more members than partitions. If none of its topics exists yet, it
+// is ready as soon as the brokers answer. It is false before, while the group has lost the Consumer,
+// and once Run's ctx has ended. Use it for a readiness probe.
 func (c *Consumer) Ready() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.joined && !c.stopping
+	return (c.joined || c.waiting) && !c.stopping
 }
 
 func retries(w *work) (n int) {
