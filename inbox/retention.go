@@ -232,8 +232,9 @@ func (db *DB[T]) alone(ctx context.Context, r Retention, do func(tx schemaTx) er
 // toSavepoint undoes what alone has let do.
 const toSavepoint = "ROLLBACK TO SAVEPOINT inbox_lock"
 
-// isBusy reports that a lock was not free in time.
-func isBusy(err error) bool { return sqlState(err) == "55P03" }
+// isBusy reports that a lock was not free in time, or would never have been: another transaction waited
+// for this one, too.
+func isBusy(err error) bool { return sqlState(err) == "55P03" || sqlState(err) == "40P01" }
 
 // turn begins a generation, and returns its number. While it holds the lock of inbox_processed, no
 // transaction is open that has marked an event, and none can mark before the change is committed.
