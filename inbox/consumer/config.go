@@ -23,8 +23,8 @@ import (
 type Handler func(ctx context.Context, m inbox.Message) error
 
 // A BatchHandler applies several messages of one partition, all or none. Messages of one key
-// are in their order. If it returns an error, it gets each of these messages alone. inbox.BatchHandler
-// makes a BatchHandler. ctx is as for a Handler, but only a single message brings the values of its record.
+// are in their order. If it returns an error, it gets each of these messages alone, after a pause if
+// Postgres was unavailable. inbox.BatchHandler makes a BatchHandler. ctx is as for a Handler, but only a single message brings the values of its record.
 type BatchHandler func(ctx context.Context, batch []inbox.Message) error
 
 // Order says which messages are handled one after another.
@@ -104,7 +104,7 @@ type Config struct {
 	CommitInterval time.Duration
 
 	// Failed, if it is set, is called after each failed attempt at a message. Several goroutines call it.
-	// A batch that fails because of one of its messages is no attempt.
+	// A batch that fails is no attempt, because each of its messages is then handled alone.
 	Failed func(f inbox.Failure)
 
 	Logger *slog.Logger // slog.Default() by default; slog.New(slog.DiscardHandler) is silent

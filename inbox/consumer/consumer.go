@@ -14,10 +14,12 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -43,6 +45,7 @@ type Consumer struct {
 	absent     map[string]bool // the topics that the brokers do not have, as far as they answered
 	waiting    bool            // for the first of Config.Topics: until it exists, the client does not join the group
 	total      Stats           // its counters
+	outage     outage
 	complaints complaints
 }
 
@@ -274,6 +277,7 @@ func (c *Consumer) handle(w *work) {
 	var failure *inbox.Failure
 	c.s.running--
 	if err == nil {
+		c.outage.failures = 0
 		c.total.Handled += uint64(len(w.items))
 		if len(w.items) > 1 {
 			c.complaints.over("batch")
@@ -341,9 +345,7 @@ func (c *Consumer) failed(w *work, err error) *inbox.Failure {
 		for _, it := range w.items {
 			it.alone = true
 		}
-		for _, l := range w.lanes {
-			c.s.free(l)
-		}
+		c.split(w, err)
 		return nil
 	}
 	counted := first.failures.Counted
@@ -377,6 +379,62 @@ func (c *Consumer) failed(w *work, err error) *inbox.Failure {
 	}
 	f.Pause = c.later(first, w.lanes[0])
 	return f
+}
+
+// An outage slows down the batches that fail because Postgres is unavailable. Otherwise they would turn
+// the whole buffer into single messages in a moment.
+type outage struct {
+	failures int       // in a row; those of concurrent calls count once
+	over     time.Time // of the pause after the last one that counted
+	pausing  int       // batches; each keeps its place among the concurrent calls
+}
+
+// split frees the lanes of a batch that has failed: after a pause if Postgres is unavailable.
+func (c *Consumer) split(w *work, err error) {
+	free := func() {
+		for _, l := range w.lanes {
+			c.s.free(l)
+		}
+	}
+	if !unavailable(err) {
+		free()
+		return
+	}
+	now := time.Now()
+	grown := !now.Before(c.outage.over)
+	if grown {
+		c.outage.failures++
+	}
+	pause := backoff.Backoff{Min: c.cfg.BackoffMin, Max: c.cfg.BackoffMax}.Pause(max(c.outage.failures, 1))
+	if grown {
+		c.outage.over = now.Add(pause)
+	}
+	c.outage.pausing++
+	c.s.running++
+	time.AfterFunc(pause, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.outage.pausing--
+		c.s.running--
+		free()
+		c.dispatch()
+	})
+}
+
+// unavailable reports whether Postgres cannot be reached, or takes no work now.
+func unavailable(err error) bool {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	var server interface {
+		error
+		SQLState() string // of pgconn.PgError and pq.Error
+	}
+	if !errors.As(err, &server) {
+		return false
+	}
+	state := server.SQLState()
+	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "53") || strings.HasPrefix(state, "57P")
 }
 
 // later frees a lane after the pause that its item's failures demand. It returns the pause.

@@ -43,7 +43,7 @@ func (c *Consumer) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.total
-	s.Joined, s.InFlight = c.joined, c.s.running
+	s.Joined, s.InFlight = c.joined, c.s.running-c.outage.pausing
 	for at, p := range c.s.partitions {
 		ps := PartitionStats{Topic: at.topic, Partition: at.partition, Committed: p.committed, Buffered: len(p.pending), Paused: p.paused, Closing: p.closing, Lag: -1}
 		at := max(p.committed, p.position.Offset)
