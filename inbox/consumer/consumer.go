@@ -42,6 +42,7 @@ type Consumer struct {
 	writing    bool // a dead letter is being written: one at a time, each is a batch of its own
 	stopping   bool
 	joined     bool            // a member of the group, even if it has no partitions
+	letIn      func()          // a broker has let the Consumer in, so a login that is refused later ends nothing
 	absent     map[string]bool // the topics that the brokers do not have, as far as they answered
 	waiting    bool            // for the first of Config.Topics: until it exists, the client does not join the group
 	total      Stats           // its counters
@@ -84,7 +85,12 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if c.started.Swap(true) {
 		return errors.New("consumer: Run was called twice")
 	}
+	consume, refused := context.WithCancelCause(ctx)
+	defer refused(nil)
+	asking, letIn := context.WithCancel(consume)
+	defer letIn()
 	c.mu.Lock() // a callback must not see the Consumer before it has its client
+	c.letIn = letIn
 	var cancel context.CancelFunc
 	c.handlers, cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -96,9 +102,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	var background sync.WaitGroup
 	tend, stopTending := context.WithCancel(context.WithoutCancel(ctx))
-	consume, refused := context.WithCancelCause(ctx)
-	defer refused(nil)
-	background.Go(func() { c.login(consume, refused) })
+	background.Go(func() { c.login(asking, refused) })
 	background.Go(func() { every(tend, c.cfg.CommitInterval, func() { c.commit(tend) }) })
 	background.Go(func() {
 		compared := map[string]bool{}

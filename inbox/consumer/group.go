@@ -27,6 +27,7 @@ func (c *Consumer) assigned(_ context.Context, _ *kgo.Client, added map[string][
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.joined = true
+	c.letIn()
 	for topic, ids := range added {
 		for _, id := range ids {
 			p := newPartition(c.handlers, place{topic, id})

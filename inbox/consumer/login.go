@@ -23,15 +23,17 @@ func (e *LoginError) Error() string {
 }
 func (e *LoginError) Unwrap() error { return e.Err }
 
-// login ends a Consumer with a *LoginError if no broker lets it in. It returns when one does.
+// login ends a Consumer with a *LoginError if no broker lets it in. It returns when one does, or when ctx
+// ends because the Consumer has joined its group.
 func (c *Consumer) login(ctx context.Context, refused context.CancelCauseFunc) {
 	again := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	for failures := 1; ctx.Err() == nil; failures++ {
 		accepted, err := c.ask(ctx)
+		if accepted || ctx.Err() != nil { // the group may have let it in meanwhile
+			return
+		}
 		if err != nil {
 			refused(&LoginError{err})
-		}
-		if accepted || err != nil {
 			return
 		}
 		select {
