@@ -273,8 +273,15 @@ func TestAMessageOfTheFutureIsAsOldAsItsLetter(t *testing.T) {
 	for id, age := range map[string]time.Duration{"old": 15, "young": 13} {
 		rec := &kgo.Record{Topic: w.dead, Value: []byte(id), Timestamp: time.Now().Add(-age * 24 * time.Hour)}
 		future := strconv.FormatInt(time.Now().Add(1000*time.Hour).UnixMilli(), 10)
-		for _, h := range [][2]string{{consumer.HeaderReason, "attempts"}, {consumer.HeaderTopic, w.topic}, {consumer.HeaderPartition, "0"}, {consumer.HeaderOffset, "5"},
-			{consumer.HeaderTimestamp, future}, {consumer.HeaderID, id}, {consumer.HeaderGroup, "payments"}} {
+		for _, h := range [][2]string{
+			{consumer.HeaderReason, "attempts"},
+			{consumer.HeaderTopic, w.topic},
+			{consumer.HeaderPartition, "0"},
+			{consumer.HeaderOffset, "5"},
+			{consumer.HeaderTimestamp, future},
+			{consumer.HeaderID, id},
+			{consumer.HeaderGroup, "payments"},
+		} {
 			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
 		}
 		w.produce(rec)
