@@ -361,14 +361,6 @@ func TestBrokersThatDoNotAnswerAreReported(t *testing.T) {
 	w.eventually("a complaint", func() bool { return strings.Contains(w.log.String(), "connection refused") })
 }
 
-func TestATopicThatDoesNotExistIsReported(t *testing.T) {
-	w := newWorld(t, testenv.Kafka(t), 1)
-	cfg := w.config(nil)
-	cfg.Topics = []string{w.topic + "-typo"}
-	w.start(cfg)
-	w.eventually("a complaint", func() bool { return strings.Contains(w.log.String(), "UNKNOWN_TOPIC_OR_PARTITION") })
-}
-
 // An answers counts the answers of the brokers to one kind of request, and to all kinds.
 type answers struct {
 	key    int16
