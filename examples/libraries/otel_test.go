@@ -44,7 +44,7 @@ func TestATraceGoesFromTheWriterToTheHandler(t *testing.T) {
 			exporter, reader := tracetest.NewInMemoryExporter(), sdkmetric.NewManualReader()
 			spans := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
 			metrics := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-			telemetry := walpostotel.Telemetry{TracerProvider: spans, MeterProvider: metrics}
+			telemetry := walpostotel.Telemetry{Propagator: propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}), TracerProvider: spans, MeterProvider: metrics}
 
 			dsn := pg.Database(t)
 			o, err := outbox.New(outbox.Options{FromContext: telemetry.FromContext})
