@@ -17,14 +17,16 @@ import (
 // Handler has returned nil. So a Handler that writes to a database must have committed its
 // transaction by then: inbox.Handler makes such a Handler.
 //
-// ctx has the values of the record's own context, which hooks of the Kafka client set, for example with
-// a span of a trace. ctx ends after Config.HandlerTimeout, when the partition of the message goes to another member, or
-// when the consumer stops and Config.Grace is over. A Handler must return soon after that.
+// ctx has the values of the record's own context, which hooks of the Kafka client set, for example
+// with a span of a trace. ctx ends after Config.HandlerTimeout, when the partition of the message
+// goes to another member, or when the consumer stops and Config.Grace is over. A Handler must return
+// soon after that.
 type Handler func(ctx context.Context, m inbox.Message) error
 
 // A BatchHandler applies several messages of one partition, all or none. Messages of one key
 // are in their order. If it returns an error, it gets each of these messages alone, after a pause if
-// Postgres was unavailable. inbox.BatchHandler makes a BatchHandler. ctx is as for a Handler, but only a single message brings the values of its record.
+// Postgres was unavailable. inbox.BatchHandler makes a BatchHandler. ctx is as for a Handler, but
+// only a single message brings the values of its record.
 type BatchHandler func(ctx context.Context, batch []inbox.Message) error
 
 // Order says which messages are handled one after another.
