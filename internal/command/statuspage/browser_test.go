@@ -289,7 +289,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 			lost := relay.Trouble{Text: "session lost", Hint: "Look at the server.", At: age.Since{Time: time.Now().Add(-time.Minute)}, Times: 2}
 			r.change(func(s *walpost.Status) { *s = shopStatus(t, 0); s.Troubles = []relay.Trouble{lost} })
 			v.Sees("session lost\n\nLook at the server.")
-			lost.Over.Time = time.Now().Add(-30 * time.Second)
+			lost.Over.Time = time.Now().Truncate(time.Second).Add(-30*time.Second + 500*time.Millisecond) // far from the next second and the last
 			r.change(func(s *walpost.Status) { s.Troubles = []relay.Trouble{lost} })
 			v.Sees("(2 times) over since " + lost.Over.Format("15:04:05") + "\n\nsession lost")
 			if v.Do(chromedp.Text("#errors", &said)); strings.Contains(said, "Look at the server") {
