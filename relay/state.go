@@ -102,7 +102,7 @@ type stageRules struct {
 	ending   bool // no later stage reads
 }
 
-// stages are all stages, in the order of a run. docs/architecture.md shows this table and the next one.
+// stages are all stages, in the order of a run. docs/architecture.md shows this table.
 var stages = []stageRules{
 	{stage: atStart, shown: Starting, covered: true, reads: readsNothing, sends: sendsNothing},
 	{stage: atConnect, shown: Connecting, covered: true, reads: readsNothing, sends: sendsFlight},
