@@ -191,7 +191,6 @@ var otherPrograms = map[string]string{
 	"date":                      "a program of the machine",
 	"docker":                    "deploy/helm/compose_test.go reads docs/install.md; there is no daemon",
 	"dpkg":                      "deploy/release/debian_test.go installs the package",
-	"editor":                    "an operator",
 	"grep":                      "a program of the machine",
 	"head":                      "a program of the machine",
 	"helm":                      "deploy/helm/kustomize_test.go renders the values; there is no cluster",
@@ -352,6 +351,7 @@ func TestTheTestsThatThePagesNameExist(t *testing.T) {
 // none does.
 var texts = map[string]string{
 	"docs/architecture.md: walsender":   "a picture",
+	"docs/getting-started.md: state   ": "cmd/walpost/statuscmd_test.go",
 	"docs/repair.md: $ walpost dead":    "internal/e2e/deadcmd_test.go",
 	"docs/repair.md: {\"level\"":        "relay/internal/badevent/policy_test.go",
 	"docs/troubleshooting.md: state   ": "cmd/walpost/statuscmd_test.go",

@@ -21,8 +21,12 @@ func TestGettingStartedEndsWithAVerifiedRecord(t *testing.T) {
 	q := &reader{T: t, dir: t.TempDir(), bin: t.TempDir(), addresses: strings.NewReplacer("127.0.0.1:5432", dsn, "127.0.0.1:9092", broker)}
 	last, consumed := "", false
 	for _, b := range doctest.Parse(name, read(t, "../../"+name)).Blocks {
-		if b.Language == "sql" {
+		switch b.Language {
+		case "sql":
 			pg.Exec(t, pg.DSN("shop"), b.Text)
+			continue
+		case "text":
+			q.showsLike(b.Text)
 			continue
 		}
 		for line := range strings.Lines(q.addresses.Replace(b.Text)) {
@@ -41,5 +45,17 @@ func TestGettingStartedEndsWithAVerifiedRecord(t *testing.T) {
 	q.stop()
 	if !consumed || !strings.HasSuffix(last, "differences: 0, not judged: 0\n") {
 		t.Errorf("the record was consumed: %t; verify prints\n%s", consumed, last)
+	}
+}
+
+// showsLike fails unless walpost status prints the lines of a sample, with its own values. The relay of the test has no address
+// that status could ask: TestStatusPrintsWhatAPersonNeeds compares the values.
+func (q *reader) showsLike(sample string) {
+	q.Helper()
+	got := "\n" + q.command("walpost status --config walpost.yaml")
+	for line := range strings.Lines(sample) {
+		if label, _, ok := strings.Cut(line, " "); ok && !strings.Contains(got, "\n"+label+" ") {
+			q.Errorf("walpost status prints no line %s:%s", label, got)
+		}
 	}
 }
