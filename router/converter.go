@@ -23,7 +23,7 @@ type Converter struct {
 // to another converter. The Delegate has no Name if there is none.
 type DelegatingConverter struct {
 	Converter `suffix:""`
-	// The converter of values that are not bytes, with the converter `binary`.
+	// With the converter `binary`: the converter of values that aren't bytes.
 	Delegate Converter `suffix:".delegate.converter.type" words:"|string|json|bytes"`
 }
 

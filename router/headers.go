@@ -21,7 +21,7 @@ const (
 type HeaderStep struct {
 	// The header to insert, after all others unless `before_id` is `true`.
 	Insert string `yaml:"insert" example:"source"`
-	// Its text.
+	// The text of the inserted header.
 	Value string `yaml:"value" example:"shop"`
 	// Insert it before the header `id`.
 	BeforeID bool `yaml:"before_id"`

@@ -24,7 +24,7 @@ type Config struct {
 	// How long a batch waits for more records. With `auto`, batches fill while requests are on their
 	// way.
 	Linger Linger `yaml:"linger" words:"auto" min:"0s" max:"10s" example:"5ms"`
-	// Missing topics.
+	// What to do about missing topics.
 	Topics Topics `yaml:"topics"`
 
 	// WindowEvents and WindowBytes are what the relay has in flight at most. The client's own limits are set above them, so

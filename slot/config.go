@@ -14,7 +14,7 @@ type Config struct {
 	Interval time.Duration `yaml:"interval" min:"1s" max:"1h" example:"30s"`
 	// Warn when the slot retains this much WAL.
 	RetainedWarn size.Bytes `yaml:"retained_warn" min:"1" example:"5GiB" reload:"true"`
-	// Report a slot at risk when it retains this much WAL.
+	// Report the slot as at risk when it retains this much WAL.
 	RetainedCritical size.Bytes `yaml:"retained_critical" min:"1" example:"50GiB" reload:"true"`
 	// How large `pg_wal` may become; `0` is unknown. Without `max_slot_wal_keep_size` on the server,
 	// the forecast needs it.
@@ -24,8 +24,8 @@ type Config struct {
 	// even of a halted relay, to save the database's disk. Run [`walpost recover`](backfill.md)
 	// afterwards.
 	Breaker string `yaml:"breaker" words:"none|alert|stop_and_drop_slot"`
-	// Trip the breaker when `monitor.wal_disk_size`, which this needs, will be used up within this
-	// time, unless the server invalidates the slot first.
+	// Trip the breaker when `monitor.wal_disk_size`, which must be set, will be used up within this
+	// time, unless the server would invalidate the slot first.
 	BreakerForecast time.Duration `yaml:"breaker_forecast" min:"0s" example:"30m" reload:"true"`
 
 	// Tableless says that logical messages are the only events, so that walpost recover refuses.

@@ -13,13 +13,14 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "checks each precondition, and prints how to meet it",
-		Long: `check examines each precondition of walpost run, in Postgres and in Kafka. It prints one line for each
-precondition: ok, warn or FAIL, with the SQL, the setting or the command that repairs the problem.
-check changes nothing. If Postgres or Kafka is down, the report about the other is still complete.
-check ends within about a minute, and exits with 1 if there is a FAIL.
+		Long: `check examines everything that walpost run needs in Postgres and in Kafka. It prints one line for
+each precondition: ok, warn or FAIL, with the SQL, setting or command that repairs the problem. It
+changes nothing. If Postgres or Kafka is down, the report about the other one is still complete.
+check ends within about a minute, and exits with 1 if there's a FAIL.
 
-With --json, check prints one object with the worst verdict, the number of findings for each verdict,
-and the findings. Each finding has the fields side (postgres or kafka), name, verdict, why and fix.`,
+With --json, check prints one object with the worst verdict, the number of findings for each
+verdict, and the findings. Each finding has the fields side (postgres or kafka), name, verdict, why
+and fix.`,
 		Example: `  walpost check --config walpost.yaml
   walpost check --config walpost.yaml --json | jq -r '.findings[] | select(.verdict == "FAIL") | .fix'`,
 		Args: noArguments,

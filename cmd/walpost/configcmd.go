@@ -40,9 +40,10 @@ func printCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "print",
 		Short: "prints the effective configuration, with the origin of each value",
-		Long: `print prints the configuration that run would use, as YAML. A comment names the origin of each value:
-the line of the file, the variables in the value, a flag, a WALPOST_… variable, or the default. Secrets
-are masked, and the DSN is printed without its password. Keys without a value are left out.`,
+		Long: `print prints the configuration that run would use, as YAML. A comment gives the origin of each
+value: the line of the file, the variables in the value, a flag, a WALPOST_… variable, or the
+default. Secrets are masked, and the DSN is printed without its password. Keys without a value are
+left out.`,
 		Example: `  walpost config print --config walpost.yaml`,
 		Args:    noArguments,
 	}

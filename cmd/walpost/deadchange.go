@@ -24,32 +24,32 @@ func deadRetryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry [TOKEN…]",
 		Short: "delivers events again, once the cause is fixed",
-		Long: `retry delivers dead events to their original topics. If the dead letter contains a record, retry sends
-this record unchanged. If it contains a row, retry routes the row with the current configuration. retry
-sends the events in their order, with the header walpost.origin: dead_letter, and marks each event in
-the dead letter topic after the brokers have acknowledged it. If retry is interrupted, the next retry
-repeats only events that are not marked. An event that is refused again stays dead, with the new error
-and one more attempt, and retry exits with 1.
+		Long: `retry delivers dead events to their original topics. A dead letter contains either a record, which
+retry sends unchanged, or a row, which retry routes with the current configuration. It sends the
+events in their order, with the header walpost.origin: dead_letter, and marks each one in the dead
+letter topic once the brokers have acknowledged it. After an interruption, the next retry repeats
+only events that aren't marked. An event that is refused again stays dead, with the new error and
+one more attempt, and retry exits with 1.
 
-If the relay has already delivered newer events of the same keys, a consumer gets the retried events
-after them. retry counts these keys first. With --dry-run, retry sends nothing.
+If the relay has already delivered newer events of the same keys, consumers get the retried events
+after those. retry counts such keys first. With --dry-run, it sends nothing.
 
 For parked events, retry asks the relay to deliver all parked events of their keys. The running
 relay delivers them in order, before newer events of these keys. With --wait, retry waits until each
 of them is delivered, or can't be because one is refused again.
 
-retry delivers the events of the relay of the configuration. With --relay, it uses this
-configuration to deliver the events of another relay, for example after name was changed in
-walpost.yaml. walpost dead list --help lists the reasons.
+retry delivers the events of the configured relay. With --relay, it delivers those of another relay
+with this relay's configuration, for example after name was changed in walpost.yaml. walpost dead
+list --help lists the reasons.
 
 With --dead-letter-topic, retry sends dead letters of consumers back to the topics and partitions of
 their messages, with a new timestamp. Every consumer group of the topic gets them. With --to-topic,
-only the groups of that topic do. retry leaves a letter dead if its topic or partition doesn't exist,
-or if its message is older than --max-age (too_old): a group's inbox may have forgotten the message,
-and would let it take effect again.
+only the groups of that topic do. retry leaves a letter dead if its topic or partition doesn't
+exist, or if its message is older than --max-age (too_old): a group's inbox may have forgotten the
+message, and would let it take effect again.
 
 If several retries run at the same time, only the last one that was started continues. retry can run
-while the relay runs.`,
+alongside the relay.`,
 		Example: `  walpost dead retry --config walpost.yaml --all --dry-run
   walpost dead retry --config walpost.yaml --reason too_large
   walpost dead retry --config walpost.yaml 0-16B3748-3-5f2a9c01
@@ -128,17 +128,18 @@ func deadDropCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop [TOKEN…]",
 		Short: "gives up events, with a reason",
-		Long: `drop marks dead or parked events as given up: retry ignores them, verify counts them separately, and
-the cleanup may remove their rows. The dead letters stay in the topic. The mark contains the --reason.
+		Long: `drop marks dead or parked events as given up: retry then ignores them, verify counts them
+separately, and the cleanup may remove their rows. The dead letters stay in the topic. The mark
+contains the --reason.
 
-drop gives up events of the relay of the configuration, or of --relay. walpost dead list --help lists
-the reasons for --of-reason.
+drop gives up events of the configured relay, or of --relay. walpost dead list --help lists the
+reasons for --of-reason.
 
-Only the running relay can drop a parked event. drop asks it, waits for the result, and prints which
-events it has dropped. An event that it is just delivering is delivered instead. If no relay answers
-within --timeout, drop exits with 1. The request stays in the topic, and the relay carries it out
-when it runs. When the bad event of a key is dropped, the relay delivers the events behind it, up to
-the next bad one.
+Only the running relay can drop a parked event. drop asks the relay, waits for the result, and
+prints which events it has dropped. If the relay is already delivering an event, it delivers that
+event instead. If no relay answers within --timeout, drop exits with 1. The request stays in the
+topic, and the relay carries it out when it runs. When the bad event of a key is dropped, the relay
+delivers the events behind it, up to the next bad one.
 
 With --dead-letter-topic, drop gives up dead letters of consumers.`,
 		Example: `  walpost dead drop --config walpost.yaml --reason "a test of the shop" 0-16B3748-3-5f2a9c01

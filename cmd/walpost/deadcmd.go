@@ -191,14 +191,14 @@ func deadListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "prints the events that could not be delivered, one line each",
-		Long: `list reads the dead letter topic and the parked event topic, and prints each event on one line: the
+		Long: `list reads the topics of dead letters and parked events, and prints one line for each event: the
 token, the state, the reason, the relay, the table, the event id, the key, the original topic, the
-number of attempts, the time of the commit, and the error. Without --state, list prints the open
-events: the events that have not been retried, released or dropped. list needs no connection to the
-database, and can run while the relay runs.
+number of attempts, the commit time and the error. Without --state, it prints the open events, which
+haven't been retried, released or dropped. list doesn't connect to the database, and can run
+alongside the relay.
 
-Relays can share the topics. list prints the events of the relay of the configuration, and reports
-on standard error how many events other relays have. --relay lists those.
+Relays can share the topics. list prints the events of the configured relay, and reports on standard
+error how many events other relays have. --relay lists those.
 
 With --dead-letter-topic, list prints the dead letters of consumers (Go package inbox/consumer)
 instead, with their groups. It then needs only the brokers.`,
@@ -238,9 +238,9 @@ func deadShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show TOKEN",
 		Short: "prints one event: headers, payload, and what to do",
-		Long: `show prints one event from the dead letter topic or the parked event topic: its original topic, its
-headers and payload, its relay, the history of its letters, and the next command. A payload that is
-not text is printed in hexadecimal digits. show needs no database, and can run while the relay runs.`,
+		Long: `show prints one dead or parked event: its original topic, its headers and payload, its relay, the
+history of its letters, and the next command. It prints a payload that isn't text as hexadecimal
+digits. show doesn't connect to the database, and can run alongside the relay.`,
 		Example: `  walpost dead show --config walpost.yaml 0-16B3748-3-5f2a9c01`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {

@@ -28,15 +28,15 @@ JSON, with or without name and config), Debezium Server's application.properties
 KafkaConnector (also inside a List), or Confluent Cloud's PostgresCdcSourceV2. The name "-" stands
 for standard input.
 
-convert reports each option on standard error as mapped, as not needed (and why), or as unsupported
-(why, and what to do). A line that is marked "differs" names a difference between walpost and Debezium
-that does not depend on the options. convert changes nothing, and connects only to the database of
---dsn. Its output contains no secret of the input. With --fresh, because the connector has never run,
-walpost creates the slot and takes the snapshot.
+On standard error, convert reports each option as mapped, as not needed (and why), or as unsupported
+(why, and what to do). A line marked "differs" describes a difference between walpost and Debezium
+that doesn't depend on the options. convert changes nothing, and connects only to the database of
+--dsn. Its output contains none of the input's secrets. With --fresh, for a connector that has never
+run, walpost creates the slot and publishes the existing rows as the connector would have.
 
-convert exits with 1 if an option is unsupported. The output then lists the option under unsupported,
-and every command refuses the output until you have decided about the option and deleted its entry.
-convert exits with 2, and writes nothing, if the input cannot be read or contradicts itself.`,
+If an option is unsupported, convert exits with 1 and lists the option under unsupported in the
+output. No command accepts that file until you have decided about the option and deleted its entry.
+If the input can't be read or contradicts itself, convert writes nothing and exits with 2.`,
 		Example: `  walpost debezium convert connector.json --worker connect-distributed.properties > walpost.yaml
   curl -s http://connect:8083/connectors/outbox/config | walpost debezium convert - > walpost.yaml
   walpost debezium convert connector.json --dsn postgres://app@db/shop > walpost.yaml

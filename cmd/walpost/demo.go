@@ -24,11 +24,11 @@ func demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "shows walpost at work, with its own Postgres, broker and shop",
 		Long: `demo starts a private Postgres, a Kafka-compatible broker inside this process, a small shop that
-writes orders and outbox rows in one transaction, and the relay. It needs only disk space for
-the binaries of Postgres, which it downloads once.
+writes orders and outbox rows in one transaction, and the relay. It needs only disk space for the
+Postgres binaries, which it downloads once.
 
-demo runs until you stop it, or for the time of --for. Then it checks that every committed event has
-arrived once, and that the events of each key have arrived in order. If so, demo exits with 0. demo
+demo runs until you stop it, or for the duration of --for. Then it checks that every committed event
+has arrived once, and that each key's events have arrived in order. If so, it exits with 0. It
 removes everything that it created, except the downloaded Postgres, which it keeps in a cache.`,
 		Args: noArguments,
 	}

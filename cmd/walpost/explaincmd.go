@@ -17,18 +17,17 @@ func explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
 		Short: "prints the record of a row, or the reason why there is none",
-		Long: `explain routes rows of the table as run would. For each row, it prints the topic, partition, key,
-headers, value and timestamp of the record. If the row produces no record, explain prints the column,
-the option and what to do. It writes nothing to Postgres or Kafka. explain asks Kafka for the number
-of partitions and for max.message.bytes of the topic, unless you pass --partitions. If Kafka does not
-answer, explain does not know the partition of a key, and does not check the size of the record. It
-prints everything else.
+		Long: `explain routes rows of the table as run would, and prints each row's record: topic, partition, key,
+headers, value and timestamp. If a row produces no record, explain prints the column, the option and
+what to do. It writes nothing to Postgres or Kafka. Unless you pass --partitions, explain asks Kafka
+for the topic's number of partitions and its max.message.bytes. If Kafka doesn't answer, explain
+leaves out the partition of a record with a key, and doesn't check the size.
 
-The row that you pass with --row need not exist, but its table must exist. explain reads each value by
-the type of its column. Columns that you leave out have their defaults. For an identity column the
-default is the number 1, and for a generated column it is NULL.
+The row that you pass with --row needn't exist, but its table must. explain reads each value by the
+type of its column. Columns that you leave out get their defaults: for an identity column the number
+1, and for a generated column NULL.
 
-explain exits with 1 if a row is not found, produces no record, or produces a record that Kafka would
+explain exits with 1 if a row isn't found, produces no record, or produces a record that Kafka would
 refuse.`,
 		Example: `  walpost explain --config walpost.yaml --id 018f4e2a-9a3b-7c1d-8e2f-1a2b3c4d5e6f
   walpost explain --config walpost.yaml --last 3 --json

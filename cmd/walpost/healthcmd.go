@@ -18,15 +18,15 @@ func healthCommand() *cobra.Command {
 		Use:   "health",
 		Short: "asks the running relay whether it is alive, for a container's health check",
 		Long: `health asks the relay at http.listen for /livez. A relay that is halted, or that waits for Kafka or
-Postgres, is alive, because a restart would not help. With --ready, health asks for /readyz instead,
-and prints what the relay waits for. With --standby-ok, a process that waits until another relay ends
-is ready, too.
+Postgres, is alive, because a restart wouldn't help. With --ready, health asks for /readyz instead,
+and prints what the relay is waiting for. With --standby-ok, a process that waits for another relay
+to end counts as ready, too.
 
-health reads only http.listen from the configuration, and does not connect to the database or to
-Kafka. health exits with
+health reads only http.listen from the configuration, and doesn't connect to the database or to
+Kafka. It exits with
 
   0  if the relay answers that it is alive, or ready
-  1  if it answers anything else, or does not answer within 3s`,
+  1  if it answers anything else, or doesn't answer within 3s`,
 		Example: `  walpost health
   walpost health --config walpost.yaml --ready`,
 		Args: noArguments,

@@ -22,11 +22,11 @@ func initCommand() *cobra.Command {
 		Use:   "init",
 		Short: "writes a walpost.yaml for your database",
 		Long: `init writes a short walpost.yaml to standard output. It looks in the database for a table with the
-columns of an outbox. If there is no such table, init writes public.outbox, which walpost setup
-creates. If there are several such tables, name your outbox with --table.
+columns of an outbox. If there's none, the file names public.outbox, which walpost setup creates. If
+there are several, name your outbox with --table.
 
-The file never contains a password. With --role, the file names this role instead of the role of the
-DSN. walpost setup --role creates this role.`,
+The file never contains a password. With --role, it names this role instead of the DSN's. walpost
+setup --role creates the role.`,
 		Example: `  walpost init --dsn postgres://postgres@localhost/shop --role walpost --brokers localhost:9092 > walpost.yaml`,
 		Args:    noArguments,
 	}

@@ -19,39 +19,39 @@ func recoverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
 		Short: "publishes what was missed after a lost slot or a changed publication",
-		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It shows
-the gap. If the old slot is lost, recover creates a new slot with a snapshot of the table. It reads
-the topics to find the events of the gap that are already in Kafka, and publishes the missing rows in
-order, with the header walpost.origin: recover. Afterwards run continues from the slot, and needs no
+		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It
+shows the gap, and creates a new slot with a snapshot of the table if the old one is lost. It reads
+the topics to find the events of the gap that are already in Kafka, and publishes the missing rows
+in order, with the header walpost.origin: recover. Afterwards run continues from the slot without a
 token. recover asks before it changes anything, unless you pass --yes.
 
-If source.kind was changed, recover publishes the rows that the relay has not delivered, and run
+If source.kind was changed, recover publishes the rows that the relay hasn't delivered, and run
 continues with the new kind of source. Stop the relay first.
 
-If only the publication was changed, recover keeps the slot, and does not publish the rows that the
-slot will still deliver. If the slot cannot read rows that were written while there was no
+If only the publication was changed, recover keeps the slot, and doesn't publish the rows that the
+slot will still deliver. If the slot can't read rows that were written while there was no
 publication, the next run halts and names the next step.
 
-If recover is interrupted, run it again, and it continues. Until it is finished, run refuses to start.
-If the new slot is lost as well, recover starts again with the original gap. An unfinished snapshot is
-part of the gap. Rows that were deleted from the table before they were published are lost. recover
-reports this, if possible with an upper limit for the number of deleted rows.
+If recover is interrupted, run it again, and it continues. Until it has finished, run refuses to
+start. If the new slot is lost as well, recover starts again with the original gap. An unfinished
+snapshot is part of the gap. Rows that were deleted from the table before they were published are
+lost. recover reports this, with the maximum number of such rows if it can tell.
 
-If you accepted a gap (walpost run --accept-gap), the cleanup removes nothing, because rows of the gap
-may not be in Kafka. When you have published them (walpost verify finds them), or if nobody needs them,
-run recover with --close-gap and the token of the gap. The relay may run meanwhile. walpost status
-shows the gaps that are not closed.
+If you accepted a gap (walpost run --accept-gap), the cleanup removes nothing, because rows of the
+gap may not be in Kafka. Once you have published them (walpost verify finds them), or if nobody
+needs them, run recover with --close-gap and the gap's token. The relay can keep running. walpost
+status shows the gaps that aren't closed.
 
 recover assumes that a row is in Kafka if its topic has an event with the same id, key, value and
-time. The same topic, id and key are enough if there is only one table, and its event id is a primary
-key of type uuid. If there is doubt, for example after an UPDATE of a delivered row, recover
-publishes the row again.
+time. Topic, id and key are enough if there is only one table, and its event id is a primary key of
+type uuid. When in doubt, for example after an UPDATE of a delivered row, recover publishes the row
+again.
 
-recover examines the rows that were committed after the newest confirmed event, and the rows that were
-committed at most --overlap before it. It uses the commit times that the server keeps
-(track_commit_timestamp), or source.time_column. Without either, recover examines all rows. It orders
-the rows by their commit times and by source.order_column. If the order of some rows is still unknown,
-recover refuses to continue, unless you pass --unordered.`,
+recover examines the rows that were committed after the newest confirmed event, or up to --overlap
+before it. It uses the commit times that the server keeps (track_commit_timestamp), or
+source.time_column. Without either, it examines all rows. It orders the rows by their commit times
+and by source.order_column. If the order of some rows is still unknown, recover refuses to continue,
+unless you pass --unordered.`,
 		Example: `  walpost recover --config walpost.yaml
   walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z
   walpost recover --config walpost.yaml --close-gap=3f9c01ab22d4`,

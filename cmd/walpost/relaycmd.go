@@ -21,22 +21,22 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "relays events until it is stopped",
-		Long: `run relays events until it is stopped. After SIGTERM or SIGINT, run stops reading events, waits up to
-shutdown_grace for acknowledgements, and exits with 0. A second signal ends run at once if it arrives
-more than a second after the first.
+		Long: `run relays events until it is stopped. After SIGTERM or SIGINT, it stops reading events, waits up to
+shutdown_grace for acknowledgements, and exits with 0. A second signal ends it immediately if it
+arrives more than a second after the first.
 
-If Kafka, a topic or the database is not available, run waits, and /readyz and the log name what run
-waits for. run halts if the slot is lost, if the history of the server does not continue the history
-of the previous server, or if an event can never be delivered and delivery.on_poison is halt. An
-operator must then repair the cause. run shows the reason on /readyz for halt_linger, and exits with 3.
-If run halts on an event, it first delivers all earlier events.
+If Kafka, a topic or the database isn't available, run waits, and /readyz and the log say what it is
+waiting for. run halts if the slot is lost, if the server's history doesn't continue the previous
+server's, or if an event can never be delivered and delivery.on_poison is halt. An operator must
+then repair the cause. run shows the reason on /readyz for halt_linger, and exits with 3. Before it
+halts on an event, it delivers all earlier events.
 
 After SIGHUP, run reads the file again. It applies new values of the keys that docs/configuration.md
-marks, and refuses the file if another key has changed. run reads files with secrets again for each
+marks, and refuses the file if another key has changed. It reads files with secrets again for each
 connection, without a SIGHUP.
 
 The configuration is a file, flags, or both. A flag overrides a WALPOST_… variable, and a variable
-overrides the file. Each configuration flag has a variable with its name: the variable of --dsn is
+overrides the file. Each configuration flag has a variable with its name: for --dsn, it's
 WALPOST_DSN.`,
 		Example: `  walpost run --config walpost.yaml
   walpost run --dsn postgres://walpost@db:5432/shop --brokers kafka:9092 --table public.outbox

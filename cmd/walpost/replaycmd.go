@@ -20,22 +20,22 @@ func replayCommand() *cobra.Command {
 		Use:   "replay",
 		Short: "publishes rows of the table once more",
 		Long: `replay reads rows of the table, and publishes each row as run would, with the header walpost.origin:
-replay. The filters select the rows: a row must match every filter. Without a filter, replay needs
---all. replay publishes only rows that are still in the table.
+replay. A row must match every filter. Without a filter, replay needs --all. It publishes only rows
+that are still in the table.
 
-replay publishes the events of one key in the order of their commits, if the server keeps commit times
-(track_commit_timestamp), and otherwise in the order of source.order_column. If neither is available,
-replay refuses to start, unless you pass --unordered. Replayed events arrive after newer events of
-their key.
+replay publishes the events of one key in commit order if the server keeps commit times
+(track_commit_timestamp), and otherwise in the order of source.order_column. With neither, it
+refuses to start, unless you pass --unordered. Replayed events arrive after newer events of their
+key.
 
-replay can run while the relay runs. It changes neither the slot nor the checkpoint. replay keeps its
-progress in a file in the current folder, or in the file that --state names. If replay is interrupted,
-run the same command again, and it continues. replay writes the file every second, so it repeats at
-most the events of the last second, but with --unordered every event. It removes the file at the end.
+replay can run alongside the relay, and changes neither the slot nor the checkpoint. It keeps its
+progress in a file in the current folder, or in the file that --state names. If it is interrupted,
+run the same command again, and it continues. It writes the file every second, so it repeats at most
+the events of the last second, but with --unordered every event. It removes the file at the end.
 
-If an event cannot be routed, or if Kafka refuses it, replay stops before the event, prints the id of
-the event, and exits with 3. With --skip-bad, replay reports such events, continues after them, and
-exits with 1 at the end. replay writes no dead letters. See docs/backfill.md.`,
+If an event can't be routed, or if Kafka refuses it, replay stops before the event, prints its id,
+and exits with 3. With --skip-bad, replay reports such events, continues after them, and exits with
+1 at the end. It writes no dead letters. See docs/backfill.md.`,
 		Example: `  walpost replay --config walpost.yaml --since 2026-11-20T08:00:00Z --until 2026-11-20T09:00:00Z --dry-run
   walpost replay --config walpost.yaml --key customer-7 --rate 100
   walpost replay --config walpost.yaml --aggregate-type order --to-topic orders.rebuilt`,

@@ -16,21 +16,22 @@ func setupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "prints the SQL for what is missing; --apply runs it",
-		Long: `setup prints the SQL for what is missing: the table, the role and its privileges, and the publication.
-If setup cannot reach the database, it prints the SQL for everything. If setup finds a problem that it
-cannot repair, such as a table without the columns that walpost needs, it reports the problem and fails.
+		Long: `setup prints the SQL for what is missing: the table, the role and its privileges, and the
+publication. If setup can't reach the database, it prints the SQL for everything. If it finds a
+problem that it can't repair, such as a table without the columns that walpost needs, it reports the
+problem and fails.
 
---apply runs the SQL as the role of the DSN, in one transaction. It does not create an index on an
-existing table (CREATE INDEX CONCURRENTLY): setup and walpost check print this statement, and you run
-it. If the DSN names an administrator, use --role to name the role that walpost runs as. With
---partitioned, a missing table gets a partition per day of source.time_column.
+--apply runs the SQL as the DSN's role, in one transaction. It doesn't create an index on an
+existing table (CREATE INDEX CONCURRENTLY): setup and walpost check print that statement for you to
+run. If the DSN names an administrator, name the role that walpost runs as with --role. With
+--partitioned, a missing table is created with a partition for each day of source.time_column.
 
 --migration prints only the SQL of the tables, for a migration tool: a file for goose, or the up or
-down file for golang-migrate. It does not connect to the database. With --inbox, it prints the tables
-of the Go package inbox (docs/consume-events.md), or with --from what brings tables from an earlier version
-to the present one.
+down file for golang-migrate. It doesn't connect to the database. With --inbox, it prints the tables
+of the Go package inbox (docs/consume-events.md). With --from, it prints what upgrades them from
+that version.
 
-A slot holds WAL from the moment it exists. Therefore setup creates the slot only with --make-slot.
+A slot holds WAL from the moment it exists, so setup creates the slot only with --make-slot.
 Otherwise the first walpost run creates the slot, together with its first checkpoint.`,
 		Example: `  walpost setup --config walpost.yaml
   walpost setup --config walpost.yaml --dsn postgres://postgres@localhost/shop --role walpost --apply

@@ -17,20 +17,20 @@ func skipCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "skip TOKEN",
 		Short: "skips the event that caused a halt, by its token",
-		Long: `skip asks run to skip one event that cannot be routed, or that Kafka refuses. The hint of the halt
-contains the token of the event, and /api/status shows it. The token names exactly this event. All
-other events of its transaction are delivered.
+		Long: `skip asks run to skip one event that can't be routed, or that Kafka refuses. The token of the event
+is in the hint of the halt, and in /api/status. It stands for exactly this event: all other events
+of its transaction are delivered.
 
-run writes the event to the topic delivery.dead_letter_topic, and creates the topic if it is missing.
-With --discard, run does not write the event to any topic. --discard needs a --reason, which is
-logged and kept with the request.
+run writes the event to delivery.dead_letter_topic, and creates that topic if it's missing. With
+--discard, run writes the event nowhere. --discard needs a --reason, which is logged and kept with
+the request.
 
-skip writes the request to the checkpoint store. It needs no running relay. run reads the request when
-it starts, so restart a relay that is still halted. run logs the skipped event, and removes the
-request when it has confirmed a position after the event. With checkpoint.store: file, stop the relay
-before you run skip, because the relay holds the file.
+skip writes a request to the checkpoint store, and needs no running relay. run reads the request
+when it starts, so restart a relay that is still halted. run logs the skipped event, and removes the
+request once it has confirmed a position after the event. With checkpoint.store: file, stop the
+relay before you run skip, because the relay holds the file.
 
-skip exits with 2 if the token is not the token of a halt of this relay.`,
+skip exits with 2 if the token doesn't belong to a halt of this relay.`,
 		Example: `  walpost skip --config walpost.yaml 0-16B3748-3-5f2a9c01
   walpost skip --config walpost.yaml --discard --reason "a test of the shop" 0-16B3748-3-5f2a9c01`,
 		Args: func(_ *cobra.Command, args []string) error {

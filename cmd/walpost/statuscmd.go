@@ -21,13 +21,13 @@ func statusCommand() *cobra.Command {
 		Short: "shows whether events are delivered, and the slot's lag, state and blocker",
 		Long: `status reads the state of the slot from the database, and asks the running relay at http.listen
 whether it delivers events. If the relay runs on another machine, pass its address with --http. With
-http.listen: off, status shows only the slot. With source.kind: poll, status reads the undelivered
-rows instead of the slot. The first line counts the dead letters and the parked events, which don't
+http.listen: off, status shows only the slot. With source.kind: poll, it shows the undelivered rows
+instead of the slot. The first line counts the dead letters and the parked events, which don't
 change the exit code. status exits with
 
   0  if the relay delivers events, and the slot is healthy (with polling: no row waits for long)
-  1  if there is a warning, if no relay answers, if the relay is not ready, or if the state of the
-     slot cannot be read
+  1  if there is a warning, if no relay answers, if the relay isn't ready, or if the state of the
+     slot can't be read
   3  if the relay is halted, if the slot is missing, lost or about to be lost, if the slot holds at
      least monitor.retained_critical of WAL, or if pg_wal has reached monitor.wal_disk_size`,
 		Example: `  walpost status --config walpost.yaml

@@ -18,19 +18,19 @@ func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "checks that every event is in Kafka once, unchanged and in order",
-		Long: `verify reads the rows of the table in one snapshot, waits until the relay has delivered all rows of
-the snapshot, and reads the topics of the rows. It reports rows whose record is missing or differs
-from the record that run would write now, duplicates, and records that come after a newer record of
-their key. It also reports what it cannot judge, such as a row whose record may have been removed by
-the retention of the topic. docs/verify.md explains each kind of finding.
+		Long: `verify reads the rows of the table in one snapshot, waits until the relay has delivered them all,
+and reads their topics. It reports rows whose record is missing or differs from the record that run
+would write now, duplicates, and records that come after a newer record of their key. It also
+reports what it can't judge, such as a row whose record the topic's retention may have removed.
+docs/verify.md explains each kind of finding.
 
-verify writes nothing to Postgres or Kafka, and can run while the relay runs. While it reads the
-table, it holds a snapshot of the database. verify sorts in temporary files of about 300 bytes for
-each row and each record. The system removes these files even if verify is killed.
+verify writes nothing to Postgres or Kafka, and can run alongside the relay. While it reads the
+table, it holds a snapshot of the database. It sorts in temporary files of about 300 bytes for each
+row and each record. The system removes these files even if verify is killed.
 
-verify exits with 0 if there is no difference. It exits with 1 if there is a difference, or if rows
-have no record and the relay may not have reached them yet. verify counts duplicates that a restart of
-the relay explains. They change the exit code only with --strict.`,
+verify exits with 0 if there's no difference. It exits with 1 if there is one, or if rows have no
+record and the relay may not have reached them yet. It counts duplicates that a restart of the relay
+explains, but they change the exit code only with --strict.`,
 		Example: `  walpost verify --config walpost.yaml
   walpost verify --config walpost.yaml --since 2026-11-20T00:00:00Z --until 2026-11-21T00:00:00Z
   walpost verify --config walpost.yaml --json --limit 1000 --temp-dir /var/tmp`,

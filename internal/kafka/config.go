@@ -24,7 +24,7 @@ type Config struct {
 	Brokers []string `yaml:"brokers" example:"[kafka-1:9092, kafka-2:9092]"`
 	// Turns TLS on. `tls: {}` trusts the system's certificate authorities.
 	TLS *TLS `yaml:"tls"`
-	// The login.
+	// The login to Kafka.
 	SASL SASL `yaml:"sasl"`
 
 	// Dial replaces the dialer, for tests and tunnels. TLS is then Dial's task.

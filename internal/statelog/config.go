@@ -10,9 +10,9 @@ import (
 type StoreConfig struct {
 	// A compacted topic, or a file if walpost always runs on one host.
 	Store string `yaml:"store" words:"kafka|file"`
-	// With `store: kafka`.
+	// The topic, with `store: kafka`.
 	Topic string `yaml:"topic" example:"shop.checkpoints"`
-	// With `store: file`.
+	// The file, with `store: file`.
 	Path string `yaml:"path" example:"/var/lib/walpost/checkpoint"`
 }
 

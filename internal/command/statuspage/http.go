@@ -42,7 +42,7 @@ type Config struct {
 	// `off`: no server.
 	Listen string `yaml:"listen" example:"0.0.0.0:9640"`
 	// More names under which browsers may request `/` and `/api/…`, besides IP addresses and
-	// `localhost`. Any other gets status 421, to prevent DNS rebinding.
+	// `localhost`. Any other name gets status 421, to prevent DNS rebinding.
 	Hosts []string `yaml:"hosts" example:"[walpost.internal]"`
 }
 
