@@ -86,6 +86,14 @@ func ExampleFetch() {
 	_ = read
 }
 
+// A service makes its table by itself. Otherwise walpost setup makes it, or a migration with the SQL of DDL.
+func ExampleMigrate() {
+	start := func(ctx context.Context, db *sql.DB) error {
+		return outbox.Migrate(ctx, db)
+	}
+	_ = start
+}
+
 func ExampleOutbox_DDL() {
 	orders, err := outbox.New(outbox.Options{Table: "shop.outbox", Headers: []string{"traceparent"}})
 	if err != nil {

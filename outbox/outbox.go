@@ -61,7 +61,7 @@ type Options struct {
 	// others. An empty slice that is not nil is a table without headers. Default (nil): the table has the
 	// column headers (jsonb) for all of them. Placement returns what walpost.yaml needs.
 	Headers []string
-	// Partitioned makes a table with one partition for each day. Only DDL and Goose read it.
+	// Partitioned makes a table with one partition for each day. Only Migrate, DDL and Goose read it.
 	Partitioned bool
 
 	// Marshal makes bytes of a payload. Default: json.Marshal, which must not get a message of Protocol

@@ -208,11 +208,10 @@ func (w *World) makeTables(o Options, events *outbox.Outbox) error {
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	var hasOutbox, hasInbox bool
-	err := w.conn.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL, to_regclass('inbox_processed') IS NOT NULL", cmp.Or(o.Outbox.Table, "public.outbox")).Scan(&hasOutbox, &hasInbox)
-	if err == nil && !hasOutbox {
-		up, _ := events.DDL()
-		_, err = w.conn.Exec(ctx, up)
+	var hasInbox bool
+	err := w.conn.QueryRow(ctx, "SELECT to_regclass('inbox_processed') IS NOT NULL").Scan(&hasInbox)
+	if err == nil {
+		err = events.Migrate(ctx, w.conn)
 	}
 	if err == nil && !hasInbox {
 		err = inbox.Pgx(w.conn).Migrate(ctx)

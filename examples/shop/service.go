@@ -55,13 +55,10 @@ func (s *service) open(ctx context.Context) error {
 			if err := tx.QueryRow(ctx, "SELECT to_regclass('outbox') IS NOT NULL").Scan(&made); err != nil || made {
 				return err
 			}
-			o, err := outbox.New(outbox.Options{})
-			if err != nil {
+			if _, err := tx.Exec(ctx, s.schema); err != nil {
 				return err
 			}
-			up, _ := o.DDL()
-			_, err = tx.Exec(ctx, s.schema+up)
-			return err
+			return outbox.Migrate(ctx, tx)
 		})
 	}
 	for err = makeTables(); err != nil; err = makeTables() {

@@ -1,11 +1,15 @@
 package outbox_test
 
 import (
+	"cmp"
+	"database/sql"
+	"errors"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/outbox"
@@ -95,5 +99,82 @@ func execute(t *testing.T, dsn, sql string, alone bool) {
 	}
 	if _, err := conn.Exec(t.Context(), sql, mode); err != nil {
 		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// Processes that start together make one table. Handles of every kind can make it, and one that exists stays as it is.
+func TestMigrateMakesTheTableOnce(t *testing.T) {
+	pg := testenv.Postgres(t, "")
+	for name, opts := range map[string]outbox.Options{
+		"plain":       {},
+		"partitioned": {Partitioned: true},
+		"odd names":   {Table: `shop."$outbox$ 'x' \"`, Headers: []string{"$o$outbox$"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, dsn := open(t, opts), pg.Database(t)
+			pg.Exec(t, dsn, "CREATE SCHEMA shop")
+			pool, err := pgxpool.New(t.Context(), dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			dbs := []any{pool, pool, pool}
+			for _, driver := range []string{"pgx", "postgres"} {
+				db, err := sql.Open(driver, dsn)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = db.Close() })
+				dbs = append(dbs, db, db)
+			}
+			errs := make(chan error)
+			for _, db := range dbs {
+				go func() { errs <- o.Migrate(t.Context(), db) }()
+			}
+			for range dbs {
+				if err := <-errs; err != nil {
+					t.Error(err)
+				}
+			}
+			err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+				return o.Write(t.Context(), tx, outbox.Event{AggregateType: "order", AggregateID: "1", Type: "t", Payload: 1})
+			})
+			var rows int
+			again := o.Migrate(t.Context(), pool)
+			read := pool.QueryRow(t.Context(), "SELECT count(*) FROM "+cmp.Or(opts.Table, "outbox")).Scan(&rows)
+			if err := errors.Join(err, again, read); err != nil || rows != 1 {
+				t.Errorf("%d rows, want the one of before: %v", rows, err)
+			}
+		})
+	}
+}
+
+// In a transaction that is rolled back, no table remains. A role without the privilege gets the error of Postgres.
+func TestMigrateIsAPartOfItsTransaction(t *testing.T) {
+	pg := testenv.Postgres(t, "")
+	for name, begin := range handles {
+		t.Run(name, func(t *testing.T) {
+			dsn := pg.Database(t)
+			h := begin(t, dsn)
+			if err := outbox.Migrate(t.Context(), h.tx); err != nil {
+				t.Fatal(err)
+			}
+			h.must(t, "SELECT FROM outbox")
+			if err := h.rollback(); err != nil {
+				t.Fatal(err)
+			}
+			if got := pg.Value(t, dsn, "SELECT coalesce(to_regclass('outbox')::text, 'none')"); got != "none" {
+				t.Errorf("after a rollback there is %s", got)
+			}
+		})
+	}
+	tx := beginPGX(t, pg.Database(t), "")
+	tx.must(t, "CREATE SCHEMA closed", "SET ROLE pg_monitor")
+	err := open(t, outbox.Options{Table: "closed.outbox"}).Migrate(t.Context(), tx.tx)
+	if err == nil || !strings.Contains(err.Error(), "outbox: make closed.outbox: ") || !strings.Contains(err.Error(), "permission denied") {
+		t.Error(err)
+	}
+	if err := outbox.Migrate(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "string cannot run SQL") {
+		t.Error(err)
 	}
 }
