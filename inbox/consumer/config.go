@@ -56,8 +56,11 @@ type Config struct {
 	Handler      Handler
 	BatchHandler BatchHandler
 
-	BatchSize   int // messages in one call of BatchHandler at most; 100 by default
-	Concurrency int // calls of the handler at the same time; 16 by default
+	BatchSize int // messages in one call of BatchHandler at most; 100 by default
+	// Concurrency is how many calls of the handler run at the same time; 16 by default. Each call of an
+	// inbox.Handler needs a connection: a pool with fewer of them runs fewer (a pgxpool has 4 or one for
+	// each CPU by default, if that is more).
+	Concurrency int
 	Order       Order
 
 	IDHeader string // the header with the event's id; "id" by default
