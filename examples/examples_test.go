@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,15 +17,13 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/internal/testenv/short"
-	"github.com/walpost/walpost/outbox"
 )
 
 var update = flag.Bool("update", false, "write records.jsonl")
 
-// bin has the programs walpost, embed and writer.
+// bin has the programs walpost, embed and service.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -39,7 +35,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(bin) //nolint:errcheck // a temporary folder
-		build := exec.Command("go", "build", "-o", bin, "../cmd/walpost", "./embed", "./writer")
+		build := exec.Command("go", "build", "-o", bin, "../cmd/walpost", "./embed", "./service")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
@@ -64,7 +60,7 @@ func newWorld(t *testing.T) *world {
 	return &world{t, pg, pg.Database(t), strings.Join(kafka.ListenAddrs(), ",")}
 }
 
-// start runs a program until the end of the test.
+// start runs a program until the end of the test, which it must end well.
 func (w *world) start(name string, env []string, args ...string) {
 	w.Helper()
 	cmd, log := exec.Command(filepath.Join(bin, name), args...), new(testenv.Output)
@@ -177,60 +173,5 @@ func TestTheConnectorIsConverted(t *testing.T) {
 	}
 	if !bytes.Equal(got, want) {
 		t.Errorf("convert prints\n%s", got)
-	}
-}
-
-// An order that comes to the service writer by HTTP is a record that the relay in the service embed delivers.
-func TestAServiceWritesAndAnotherRelays(t *testing.T) {
-	w := newWorld(t)
-	o, err := outbox.New(outbox.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	up, _ := o.DDL()
-	w.pg.Exec(t, w.dsn, up, "CREATE TABLE orders (id text PRIMARY KEY, customer text NOT NULL, total bigint NOT NULL)")
-	pages := map[string]string{}
-	for _, name := range []string{"embed", "writer"} {
-		port, err := localpg.FreePort()
-		if err != nil {
-			t.Fatal(err)
-		}
-		listen := fmt.Sprintf("127.0.0.1:%d", port)
-		pages[name] = "http://" + listen
-		w.start(name, []string{"DATABASE_URL=" + w.dsn, "KAFKA_BROKERS=" + w.brokers, "LISTEN=" + listen})
-	}
-	ask := func(want int, do func() (*http.Response, error)) string {
-		t.Helper()
-		for limit := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-			resp, err := do()
-			if err == nil {
-				text, _ := io.ReadAll(resp.Body) // a part is seen by the comparison
-				resp.Body.Close()
-				if resp.StatusCode == want {
-					return strings.TrimSpace(string(text))
-				}
-				err = fmt.Errorf("%s: %s", resp.Status, text)
-			}
-			if time.Now().After(limit) {
-				t.Fatal(err)
-			}
-		}
-	}
-	ask(http.StatusOK, func() (*http.Response, error) { return http.Get(pages["embed"] + "/readyz") })
-	id := ask(http.StatusCreated, func() (*http.Response, error) {
-		return http.Post(pages["writer"]+"/orders", "application/json", strings.NewReader(`{"customer": "c-7", "total": 1250}`))
-	})
-	got := w.records(1)[0]
-	var payload map[string]any
-	if err := json.Unmarshal([]byte(got.Value), &payload); err != nil || got.Key != id || got.Topic != "outbox.event.order" || payload["total"] != 1250.0 || payload["id"] != id {
-		t.Errorf("%+v, %v; the order is %s", got, err, id)
-	}
-	// An order that is there already is refused, and has no event: the transaction is one.
-	w.pg.Exec(t, w.dsn, "ALTER TABLE orders ADD CHECK (total > 0)")
-	ask(http.StatusInternalServerError, func() (*http.Response, error) {
-		return http.Post(pages["writer"]+"/orders", "application/json", strings.NewReader(`{"customer": "c-7", "total": -1}`))
-	})
-	if n := w.pg.Value(t, w.dsn, "SELECT count(*)::text FROM outbox"); n != "1" {
-		t.Errorf("%s rows in the outbox, want 1", n)
 	}
 }
