@@ -120,7 +120,7 @@ func (m Message) check() error {
 	default:
 		return nil
 	}
-	return &IDError{m.ID, reason, m.Topic, m.Partition, m.Offset}
+	return Permanent(&IDError{m.ID, reason, m.Topic, m.Partition, m.Offset})
 }
 
 // The lengths of the longest event id, name of a consumer and scope in bytes. They stand side by
@@ -130,15 +130,7 @@ const (
 	maxScope = 255
 )
 
-// A NameError says that the name of a consumer cannot be used: it is empty, has more than 1,024
-// bytes or is not text. No message is at fault.
-type NameError struct{ Consumer string }
-
-func (e *NameError) Error() string {
-	return fmt.Sprintf("%q cannot be the name of a consumer", e.Consumer)
-}
-
-// An IDError says why a message cannot be marked by its ID and Scope. No retry can help.
+// An IDError says why a message cannot be marked by its ID and Scope. It is Permanent.
 type IDError struct {
 	ID        string
 	Reason    string

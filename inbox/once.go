@@ -152,7 +152,7 @@ func queryJSON(ctx context.Context, c anytx.Tx, into any, sql string, args ...an
 
 func check(consumer string, msgs ...Message) error {
 	if consumer == "" || len(consumer) > maxID || !isText(consumer) {
-		return &NameError{consumer}
+		return Retryable(fmt.Errorf("%q cannot be the name of a consumer: it must be text of 1 to %d bytes", consumer, maxID)) // no message is at fault
 	}
 	for _, m := range msgs {
 		if err := m.check(); err != nil {

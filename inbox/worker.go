@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/lib/anytx"
+	"github.com/walpost/walpost/internal/lib/attempts"
 	"github.com/walpost/walpost/internal/lib/backoff"
 )
 
@@ -251,14 +252,14 @@ LIMIT 1`
 // found none. Its error is not the message's fault.
 func (w *running[T]) one(ctx context.Context, lane *[]byte) (found *Message, err error) {
 	var failed *Failure
-	var failures Failures
+	var failures attempts.Failures
 	var id int64
 	from := slices.Clone(*lane)
 	try := 0
 	err = w.DB.retry(ctx, func(tx *transaction[T]) error {
 		var m Message
 		var headers string
-		found, failed, failures, try = nil, nil, Failures{}, try+1
+		found, failed, failures, try = nil, nil, attempts.Failures{}, try+1
 		err := tx.QueryRow(ctx, claim, []any{w.Consumer, from}, &id, lane, &failures.All, &failures.Counted, &failures.Unclear,
 			&m.ID, &m.Scope, &m.Topic, &m.Partition, &m.Offset, &m.Key, &m.Value, &headers, &m.Time)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -318,12 +319,12 @@ func (w *running[T]) one(ctx context.Context, lane *[]byte) (found *Message, err
 }
 
 // failed says what a failure means.
-func (w *Worker[T]) failed(m Message, failures *Failures, err error) *Failure {
+func (w *Worker[T]) failed(m Message, failures *attempts.Failures, err error) *Failure {
 	fault := failures.Add(err)
 	f := &Failure{Message: m, Err: err, Pause: w.pause(failures.All)}
-	if fault != FaultElsewhere {
+	if fault != attempts.Elsewhere {
 		f.Attempt = failures.Counted
-		f.Dead = fault == FaultPermanent || w.Attempts != Unlimited && failures.Counted >= cmp.Or(w.Attempts, 8)
+		f.Dead = fault == attempts.Permanent || w.Attempts != Unlimited && failures.Counted >= cmp.Or(w.Attempts, 8)
 	}
 	if f.Dead {
 		f.Pause = 0
@@ -332,7 +333,7 @@ func (w *Worker[T]) failed(m Message, failures *Failures, err error) *Failure {
 }
 
 // record writes a failed attempt, unless another worker has tried the message since.
-func record(ctx context.Context, c anytx.Tx, id int64, f *Failure, all Failures) error {
+func record(ctx context.Context, c anytx.Tx, id int64, f *Failure, all attempts.Failures) error {
 	state := "pending"
 	if f.Dead {
 		state = "dead"

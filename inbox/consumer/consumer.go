@@ -24,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/lib/attempts"
 	"github.com/walpost/walpost/internal/lib/backoff"
 )
 
@@ -232,7 +233,7 @@ func (c *Consumer) item(rec *kgo.Record, now time.Time) *item {
 	}
 	var err error
 	if it.msg, err = it.msg.WithID(c.cfg.MissingID); err != nil {
-		it.verdict = &verdict{ReasonMissingID, err}
+		it.verdict = &verdict{reasonMissingID, err}
 	}
 	return it
 }
@@ -358,7 +359,7 @@ func (c *Consumer) failed(w *work, err error) *inbox.Failure {
 	f := &inbox.Failure{Message: first.msg, Err: err}
 	f.Message.Attempt = counted + 1
 	switch {
-	case fault == inbox.FaultElsewhere:
+	case fault == attempts.Elsewhere:
 		c.total.Uncounted++
 		c.complaints.about("handler", "handling fails, but not because of the message: the attempt does not count", about...)
 	default:
@@ -369,10 +370,10 @@ func (c *Consumer) failed(w *work, err error) *inbox.Failure {
 		}
 		c.complaints.log.Warn("handling a message failed", append(about, "attempt", first.failures.Counted)...)
 		if c.cfg.DeadLetterTopic != "" {
-			if fault == inbox.FaultPermanent {
-				first.verdict = &verdict{ReasonPermanent, err}
+			if fault == attempts.Permanent {
+				first.verdict = &verdict{reasonPermanent, err}
 			} else if c.cfg.Attempts != inbox.Unlimited && first.failures.Counted >= c.cfg.Attempts {
-				first.verdict = &verdict{ReasonAttempts, err}
+				first.verdict = &verdict{reasonAttempts, err}
 			}
 		}
 		if first.verdict != nil {

@@ -10,7 +10,7 @@ import (
 
 // A message that was sent back keeps its first time and position. Forwarded headers are another message's.
 func TestALetterHasTheFirstTimeAndPositionOfItsOwnMessage(t *testing.T) {
-	headers := []inbox.Header{{Key: HeaderTimestamp, Value: []byte("5")}, {Key: HeaderPosition, Value: []byte("position:orders/3/42@5")}}
+	headers := []inbox.Header{{Key: headerTimestamp, Value: []byte("5")}, {Key: headerPosition, Value: []byte("position:orders/3/42@5")}}
 	for _, c := range []struct {
 		topic, scope string
 		headers      []inbox.Header
@@ -25,11 +25,11 @@ func TestALetterHasTheFirstTimeAndPositionOfItsOwnMessage(t *testing.T) {
 	} {
 		m := inbox.Message{Topic: c.topic, Scope: c.scope, Offset: 1, Time: time.UnixMilli(70), Headers: c.headers}
 		got := map[string]string{}
-		for _, h := range letterOf(m, &verdict{ReasonAttempts, errors.New("broken")}, 8, "group", "dead").Headers {
+		for _, h := range letterOf(m, &verdict{reasonAttempts, errors.New("broken")}, 8, "group", "dead").Headers {
 			got[h.Key] = string(h.Value)
 		}
-		if got[HeaderPosition] != c.position || got[HeaderTimestamp] != c.at {
-			t.Errorf("%+v: position %q, timestamp %q", c, got[HeaderPosition], got[HeaderTimestamp])
+		if got[headerPosition] != c.position || got[headerTimestamp] != c.at {
+			t.Errorf("%+v: position %q, timestamp %q", c, got[headerPosition], got[headerTimestamp])
 		}
 	}
 }

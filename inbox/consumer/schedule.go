@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/lib/attempts"
 )
 
 // A schedule decides which messages are handled next, and which offsets may be committed. It starts
@@ -68,7 +69,7 @@ type item struct {
 	received time.Time
 	ctx      context.Context // of the record; may be nil
 
-	failures inbox.Failures
+	failures attempts.Failures
 	alone    bool
 	done     bool
 	verdict  *verdict // not nil: the message becomes a dead letter

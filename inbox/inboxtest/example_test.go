@@ -25,7 +25,7 @@ func ExampleFails() {
 
 	bad := inboxtest.Message(t, inboxtest.Event{AggregateType: "order", AggregateID: "4711", Type: "OrderPlaced", Payload: []byte("not JSON")})
 	err := inboxtest.Fails(t, handler, bad, bookings)
-	if new(inbox.Failures).Add(err) != inbox.FaultPermanent {
+	if !inbox.IsPermanent(err) {
 		t.Errorf("the message would be tried again: %v", err)
 	}
 }

@@ -44,8 +44,8 @@ func TestAMessageThatFailsBecomesADeadLetterAndItsKeyGoesOn(t *testing.T) {
 	for _, h := range letter.Headers {
 		got[h.Key] = string(h.Value)
 	}
-	timestamp := got[consumer.HeaderTimestamp]
-	delete(got, consumer.HeaderTimestamp)
+	timestamp := got["walpost.dead.timestamp"]
+	delete(got, "walpost.dead.timestamp")
 	want := map[string]string{
 		"id": "a:2", "walpost.dead.reason": "attempts", "walpost.dead.error": "no account: broken", "walpost.dead.topic": w.topic,
 		"walpost.dead.partition": "0", "walpost.dead.offset": "1", "walpost.dead.attempts": "3", "walpost.dead.id": "a:2", "walpost.dead.group": w.name,
@@ -86,12 +86,12 @@ func TestAPanicIsAFailureWithItsStack(t *testing.T) {
 	}))
 	w.sees("a:2")
 	letter := w.letters(1)[0]
-	if text := header(letter, consumer.HeaderError); text != "the handler panicked: assignment to entry in nil map" {
+	if text := header(letter, "walpost.dead.error"); text != "the handler panicked: assignment to entry in nil map" {
 		t.Errorf("error %q", text)
 	}
-	first, _, _ := strings.Cut(header(letter, consumer.HeaderStack), "\n\t")
+	first, _, _ := strings.Cut(header(letter, "walpost.dead.stack"), "\n\t")
 	if first, _, _ = strings.Cut(first, "("); !strings.HasSuffix(first, "consumer_test.explode") {
-		t.Errorf("the stack begins with %q", header(letter, consumer.HeaderStack))
+		t.Errorf("the stack begins with %q", header(letter, "walpost.dead.stack"))
 	}
 }
 
@@ -110,7 +110,7 @@ func TestAPermanentErrorNeedsNoSecondAttempt(t *testing.T) {
 		return nil
 	}))
 	w.commits(0, 2)
-	if l := w.letters(1)[0]; header(l, consumer.HeaderReason) != "permanent" || header(l, consumer.HeaderAttempts) != "1" || w.count("a:1") != 1 {
+	if l := w.letters(1)[0]; header(l, "walpost.dead.reason") != "permanent" || header(l, "walpost.dead.attempts") != "1" || w.count("a:1") != 1 {
 		t.Errorf("%d attempts, headers %v", w.count("a:1"), l.Headers)
 	}
 }
@@ -150,7 +150,7 @@ func TestAMessageWithoutAnIDIsRefusedOrGetsItsPlace(t *testing.T) {
 			if w.count("naked") > 0 {
 				t.Error("the handler got a message without an id")
 			}
-			if l := w.letters(1)[0]; header(l, consumer.HeaderReason) != "missing_id" || string(l.Value) != "naked" {
+			if l := w.letters(1)[0]; header(l, "walpost.dead.reason") != "missing_id" || string(l.Value) != "naked" {
 				t.Errorf("%q %v", l.Value, l.Headers)
 			}
 		})
@@ -198,7 +198,7 @@ func TestADeadLetterThatIsTooLargeLeavesOutItsErrorOrWaits(t *testing.T) {
 		return inbox.Permanent(errors.New(text))
 	}))
 	l := w.letters(1)[0]
-	if header(l, consumer.HeaderLeftOut) != "error, stack" || header(l, consumer.HeaderError) != "" || header(l, consumer.HeaderReason) != "permanent" || len(l.Value) != 3000 {
+	if header(l, "walpost.dead.left_out") != "error, stack" || header(l, "walpost.dead.error") != "" || header(l, "walpost.dead.reason") != "permanent" || len(l.Value) != 3000 {
 		t.Errorf("%d bytes %v", len(l.Value), l.Headers)
 	}
 	w.commits(0, 1)
@@ -213,7 +213,7 @@ func TestADeadLetterThatIsTooLargeLeavesOutItsErrorOrWaits(t *testing.T) {
 	// The brokers take the new limit at some moment: if that is between the letter with its error and the one without, the
 	// second one is the letter.
 	l = w.letters(2)[1]
-	if left, text := header(l, consumer.HeaderLeftOut), header(l, consumer.HeaderError); len(l.Value) != 5000 || (left == "") != (text != "") {
+	if left, text := header(l, "walpost.dead.left_out"), header(l, "walpost.dead.error"); len(l.Value) != 5000 || (left == "") != (text != "") {
 		t.Errorf("%d bytes %v", len(l.Value), l.Headers)
 	}
 	w.commits(0, 2)
@@ -255,7 +255,7 @@ func TestABatchThatFailsIsHandledOneByOne(t *testing.T) {
 	}
 	m := w.start(cfg)
 	w.commits(0, 5)
-	if l := w.letters(1)[0]; string(l.Value) != "a:2" || header(l, consumer.HeaderAttempts) != "3" {
+	if l := w.letters(1)[0]; string(l.Value) != "a:2" || header(l, "walpost.dead.attempts") != "3" {
 		t.Errorf("%q %v", l.Value, l.Headers)
 	}
 	if w.count("a:2") != 3 || m.Stats().Split == 0 {

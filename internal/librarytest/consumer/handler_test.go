@@ -89,10 +89,10 @@ func TestAHandlerOfTheInboxHasOneEffectForEachEvent(t *testing.T) {
 	if err := m.end(); err != nil {
 		t.Error(err)
 	}
-	if got := header(letters[0], consumer.HeaderReason) + ": " + header(letters[0], consumer.HeaderError); got != `permanent: no function handles events of the type "unknown"` {
+	if got := header(letters[0], "walpost.dead.reason") + ": " + header(letters[0], "walpost.dead.error"); got != `permanent: no function handles events of the type "unknown"` {
 		t.Errorf("the dead letter of an unknown type has %s", got)
 	}
-	if got := header(letters[1], consumer.HeaderReason) + " " + header(letters[1], consumer.HeaderAttempts); got != "attempts 3" {
+	if got := header(letters[1], "walpost.dead.reason") + " " + header(letters[1], "walpost.dead.attempts"); got != "attempts 3" {
 		t.Errorf("the dead letter of a bad event has %s", got)
 	}
 	if got := pg.Value(t, dsn, "SELECT string_agg(value || ' ' || attempt, ',' ORDER BY value) FROM effects"); got != "a:1 1,b:1 3,c:1 1" {

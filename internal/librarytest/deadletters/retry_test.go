@@ -84,11 +84,11 @@ func TestARetrySendsDeadLettersBackToTheirPlacesOnce(t *testing.T) {
 	w.consume("stock", func(c *consumer.Config) { c.Order = consumer.ByPartition }, func(m inbox.Message) error {
 		text := fmt.Sprintf("%s in %d", m.Value, m.Partition)
 		for _, h := range m.Headers {
-			if h.Key == consumer.HeaderTimestamp {
+			if h.Key == "walpost.dead.timestamp" {
 				if ms, err := strconv.ParseInt(string(h.Value), 10, 64); err != nil || time.Since(m.Time) > time.Hour || time.Since(time.UnixMilli(ms)) < 20*time.Hour {
 					t.Errorf("the message of %s has the time %s", h.Value, m.Time)
 				}
-			} else if h.Key == consumer.HeaderPosition && strings.HasPrefix(string(h.Value), "position:"+w.topic+"/1/") {
+			} else if h.Key == "walpost.dead.position" && strings.HasPrefix(string(h.Value), "position:"+w.topic+"/1/") {
 				text += " " + h.Key + "=position"
 			} else {
 				text += fmt.Sprintf(" %s=%s", h.Key, h.Value)
@@ -142,7 +142,7 @@ func TestAMessageThatWasSentBackTwiceHasOneEffect(t *testing.T) {
 			for _, h := range headers {
 				sent.Headers = append(sent.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 			}
-			sent.Headers = append(sent.Headers, kgo.RecordHeader{Key: consumer.HeaderPosition, Value: []byte(steps[0].Letter.Start)})
+			sent.Headers = append(sent.Headers, kgo.RecordHeader{Key: "walpost.dead.position", Value: []byte(steps[0].Letter.Start)})
 			if r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{DryRun: true, Look: time.Minute}); r.Keys != (badevents.Keys{All: 1, Whole: true}) {
 				t.Errorf("the message itself counts as newer: %+v", r.Keys)
 			}
@@ -274,13 +274,13 @@ func TestAMessageOfTheFutureIsAsOldAsItsLetter(t *testing.T) {
 		rec := &kgo.Record{Topic: w.dead, Value: []byte(id), Timestamp: time.Now().Add(-age * 24 * time.Hour)}
 		future := strconv.FormatInt(time.Now().Add(1000*time.Hour).UnixMilli(), 10)
 		for _, h := range [][2]string{
-			{consumer.HeaderReason, "attempts"},
-			{consumer.HeaderTopic, w.topic},
-			{consumer.HeaderPartition, "0"},
-			{consumer.HeaderOffset, "5"},
-			{consumer.HeaderTimestamp, future},
-			{consumer.HeaderID, id},
-			{consumer.HeaderGroup, "payments"},
+			{"walpost.dead.reason", "attempts"},
+			{"walpost.dead.topic", w.topic},
+			{"walpost.dead.partition", "0"},
+			{"walpost.dead.offset", "5"},
+			{"walpost.dead.timestamp", future},
+			{"walpost.dead.id", id},
+			{"walpost.dead.group", "payments"},
 		} {
 			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
 		}
@@ -297,7 +297,7 @@ func TestALetterWithoutAPlaceStaysDead(t *testing.T) {
 	w := newWorld(t, testenv.Kafka(t), 1)
 	letter := func(topic, partition, id string) {
 		rec := &kgo.Record{Topic: w.dead, Value: []byte(id)}
-		for _, h := range [][2]string{{consumer.HeaderReason, "attempts"}, {consumer.HeaderTopic, topic}, {consumer.HeaderPartition, partition}, {consumer.HeaderOffset, "5"}, {consumer.HeaderID, id}, {consumer.HeaderGroup, "payments"}} {
+		for _, h := range [][2]string{{"walpost.dead.reason", "attempts"}, {"walpost.dead.topic", topic}, {"walpost.dead.partition", partition}, {"walpost.dead.offset", "5"}, {"walpost.dead.id", id}, {"walpost.dead.group", "payments"}} {
 			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
 		}
 		w.produce(rec)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/lib/attempts"
 )
 
 // A handler that ends its transaction fails, whatever it returns, and nothing of its work remains.
@@ -25,7 +26,7 @@ func TestAHandlerCannotEndItsTransaction(t *testing.T) {
 		handle := func(ctx context.Context, tx pgx.Tx) error {
 			return errors.Join(effect(ctx, tx, name, ""), end(ctx, tx))
 		}
-		if fresh, err := db.Once(t.Context(), "once", event(name), handle); fresh || !isEnded(err) || new(inbox.Failures).Add(err) != inbox.FaultElsewhere {
+		if fresh, err := db.Once(t.Context(), "once", event(name), handle); fresh || !isEnded(err) || attempts.Of(err) != attempts.Elsewhere {
 			t.Errorf("%s: %t, %v", name, fresh, err)
 		}
 		if out := db.Batch(t.Context(), "once", []inbox.Message{event(name)}, func(ctx context.Context, tx pgx.Tx, _ []inbox.Message) error {

@@ -10,31 +10,32 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/lib/attempts"
 )
 
 // Worker and consumer.Consumer decide by Failures.
 func TestFailuresCountWhatIsTheMessagesFault(t *testing.T) {
-	var f inbox.Failures
+	var f attempts.Failures
 	for i, c := range []struct {
 		err  error
-		want inbox.Fault
+		want attempts.Fault
 	}{
-		{errHandler, inbox.FaultMessage},
-		{inbox.Retryable(errHandler), inbox.FaultElsewhere},
-		{driver.ErrBadConn, inbox.FaultElsewhere},
-		{driver.ErrBadConn, inbox.FaultElsewhere},
-		{context.DeadlineExceeded, inbox.FaultElsewhere},
-		{driver.ErrBadConn, inbox.FaultElsewhere},
-		{driver.ErrBadConn, inbox.FaultElsewhere},
-		{driver.ErrBadConn, inbox.FaultMessage},
-		{context.DeadlineExceeded, inbox.FaultMessage},
-		{inbox.Permanent(errHandler), inbox.FaultPermanent},
+		{errHandler, attempts.Message},
+		{inbox.Retryable(errHandler), attempts.Elsewhere},
+		{driver.ErrBadConn, attempts.Elsewhere},
+		{driver.ErrBadConn, attempts.Elsewhere},
+		{context.DeadlineExceeded, attempts.Elsewhere},
+		{driver.ErrBadConn, attempts.Elsewhere},
+		{driver.ErrBadConn, attempts.Elsewhere},
+		{driver.ErrBadConn, attempts.Message},
+		{context.DeadlineExceeded, attempts.Message},
+		{inbox.Permanent(errHandler), attempts.Permanent},
 	} {
 		if got := f.Add(c.err); got != c.want {
 			t.Errorf("failure %d, %v: %d, want %d", i, c.err, got, c.want)
 		}
 	}
-	if want := (inbox.Failures{All: 10, Counted: 4, Unclear: 7}); f != want {
+	if want := (attempts.Failures{All: 10, Counted: 4, Unclear: 7}); f != want {
 		t.Errorf("%+v, want %+v", f, want)
 	}
 }

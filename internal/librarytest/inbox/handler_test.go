@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/lib/attempts"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -55,13 +56,14 @@ func insert(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 
 var errNo = errors.New("the handler says no")
 
+const unnamed = `"" cannot be the name of a consumer: it must be text of 1 to 1024 bytes`
+
 func TestAHandlerMarksInTheNameOfTheGroup(t *testing.T) {
 	b := newHome(t)
 	handle := inbox.Handler(inbox.Pgx(b.pool), insert)
 	m := inbox.Message{ID: "1", Topic: "t"}
-	name, unnamed := errors.AsType[*inbox.NameError](handle(t.Context(), m))
-	if !unnamed || name.Consumer != "" {
-		t.Errorf("a message without a group gives %v", name)
+	if err := handle(t.Context(), m); err == nil || err.Error() != unnamed || attempts.Of(err) != attempts.Elsewhere {
+		t.Errorf("a message without a group gives %v", err)
 	}
 	for _, m.Group = range []string{"g", "g", "other"} {
 		if err := handle(t.Context(), m); err != nil {
@@ -74,7 +76,7 @@ func TestAHandlerMarksInTheNameOfTheGroup(t *testing.T) {
 	refuse := inbox.Handler(inbox.Pgx(b.pool), func(context.Context, pgx.Tx, inbox.Message) error { return inbox.Permanent(errNo) })
 	m.ID = "2"
 	err := refuse(t.Context(), m)
-	if _, ok := errors.AsType[*inbox.HandlerError](err); !ok || !errors.Is(err, errNo) || new(inbox.Failures).Add(err) != inbox.FaultPermanent {
+	if _, ok := errors.AsType[*inbox.HandlerError](err); !ok || !errors.Is(err, errNo) || attempts.Of(err) != attempts.Permanent {
 		t.Errorf("a handler that fails gives %v", err)
 	}
 }
@@ -117,7 +119,7 @@ func TestABatchHandlerHasOneTransaction(t *testing.T) {
 		t.Errorf("the handler got %q, want %q", got, want)
 	}
 	b.expect("abdc", "SELECT string_agg(id, '' ORDER BY n) FROM effects")
-	if err := handle(t.Context(), []inbox.Message{{ID: "e", Topic: "t"}}); !errors.As(err, new(*inbox.NameError)) {
+	if err := handle(t.Context(), []inbox.Message{{ID: "e", Topic: "t"}}); err == nil || err.Error() != unnamed {
 		t.Errorf("a batch without a group gives %v", err)
 	}
 	mixed := append(batch("e"), inbox.Message{ID: "f", Topic: "t", Group: "other"})
@@ -150,17 +152,17 @@ func TestAMessageGoesToTheHandlerOfItsType(t *testing.T) {
 	for _, c := range []struct {
 		m    inbox.Message
 		want string
-		is   inbox.Fault
+		is   attempts.Fault
 	}{
-		{message("Gone"), `no function handles events of the type "Gone"`, inbox.FaultPermanent},
-		{message("Nil"), `no function handles events of the type "Nil"`, inbox.FaultPermanent},
-		{message(), untyped, inbox.FaultElsewhere},   // the relay doesn't place the type
-		{message(""), untyped, inbox.FaultPermanent}, // the event has none
-		{inbox.Message{Headers: []inbox.Header{{Key: "eventType"}}}, untyped, inbox.FaultPermanent},
+		{message("Gone"), `no function handles events of the type "Gone"`, attempts.Permanent},
+		{message("Nil"), `no function handles events of the type "Nil"`, attempts.Permanent},
+		{message(), untyped, attempts.Elsewhere},   // the relay doesn't place the type
+		{message(""), untyped, attempts.Permanent}, // the event has none
+		{inbox.Message{Headers: []inbox.Header{{Key: "eventType"}}}, untyped, attempts.Permanent},
 	} {
 		err := inbox.ByType(types, nil)(t.Context(), &all, c.m)
 		typed, ok := errors.AsType[*inbox.TypeError](err)
-		if !ok || typed.Type != c.m.Type() || err.Error() != c.want || new(inbox.Failures).Add(err) != c.is {
+		if !ok || typed.Type != c.m.Type() || err.Error() != c.want || attempts.Of(err) != c.is {
 			t.Errorf("%+v gives %v", c.m, err)
 		}
 		if err := inbox.ByType(types, inbox.Ignore)(t.Context(), &all, c.m); err != nil {
