@@ -135,6 +135,13 @@ func New(opts Options) (*Outbox, error) {
 	return o, nil
 }
 
+// Options returns the options that New got, with their defaults.
+func (o *Outbox) Options() Options {
+	opts := o.opts
+	opts.Headers = slices.Clone(opts.Headers)
+	return opts
+}
+
 // insertSQL is the statement that fills the columns. Its text is the same for any number of events, so
 // that drivers can keep it prepared.
 func (o *Outbox) insertSQL() string {

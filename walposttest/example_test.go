@@ -108,11 +108,11 @@ func TestAPlacedOrderIsBooked(t *testing.T) {
 }
 
 func ExampleStart() {
-	var t *testing.T // of the test
-	run := func(dsn string, brokers []string) {}
+	var t *testing.T                      // of the test
+	serve := func(w *walposttest.World) { // starts the service with w.DSN and w.Brokers
+	}
 
-	w := walposttest.Start(t)
-	run(w.DSN, w.Brokers)
+	serve(walposttest.Start(t))
 }
 
 func ExampleOptions_Start() {
@@ -126,11 +126,14 @@ func ExampleOptions_Start() {
 
 // A service with its own schema, and with its own routing in walpost.yaml.
 func ExampleOptions() {
-	var t *testing.T // of the test
+	var t *testing.T          // of the test
+	var orders *outbox.Outbox // of the service
 	migrate := func(dsn string) error { return nil }
 
 	w := walposttest.Options{
+		Version: "16",
 		Migrate: migrate,
+		Outbox:  orders.Options(),
 		Relay:   func(cfg *walpost.Config) { cfg.Router.TopicReplacement = "shop.${routedByValue}" },
 	}.Start(t)
 	// …

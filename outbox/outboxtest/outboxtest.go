@@ -5,10 +5,12 @@
 package outboxtest
 
 import (
-	"math"
+	"fmt"
 	"slices"
 	"testing"
 
+	"github.com/walpost/walpost/internal/lib/anytx"
+	"github.com/walpost/walpost/internal/lib/outboxtable"
 	"github.com/walpost/walpost/outbox"
 )
 
@@ -23,7 +25,12 @@ func Written(t testing.TB, tx any) []outbox.Event {
 // WrittenTo is Written for the table of an Outbox.
 func WrittenTo(t testing.TB, o *outbox.Outbox, tx any) []outbox.Event {
 	t.Helper()
-	events, err := o.Written(t.Context(), tx)
+	from, err := anytx.Of(t.Context(), tx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The time of a row is the time at which its transaction began.
+	events, _, err := read(t.Context(), o, from, outboxtable.DefaultTimeColumn+" = now()")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,13 +53,17 @@ func Since(t testing.TB, db any) (committed func(aggregateIDs ...string) []outbo
 // SinceIn is Since for the table of an Outbox.
 func SinceIn(t testing.TB, o *outbox.Outbox, db any) (committed func(aggregateIDs ...string) []outbox.Event) {
 	t.Helper()
-	_, before, err := o.WrittenAfter(t.Context(), db, math.MaxInt64)
+	from, err := anytx.Any(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, before, err := read(t.Context(), o, from, "false")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func(aggregateIDs ...string) []outbox.Event {
 		t.Helper()
-		events, _, err := o.WrittenAfter(t.Context(), db, before)
+		events, _, err := read(t.Context(), o, from, fmt.Sprintf("%s > %d", outboxtable.DefaultOrderColumn, before))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -130,9 +131,25 @@ func TestATableWithoutTheColumnHeaders(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "ALTER TABLE outbox ALTER headers TYPE text; UPDATE outbox SET headers = 'tenant 7'"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.Written(t.Context(), tx); err == nil || !strings.Contains(err.Error(), `the column headers has no JSON object ("tenant 7")`) {
-		t.Errorf("a text: %v", err)
+	said := make(chan string, 1)
+	go func() {
+		defer close(said)
+		outboxtest.Written(fatalTest{t, said}, tx)
+	}()
+	if got := <-said; got != `read public.outbox: the column headers has no JSON object ("tenant 7")` {
+		t.Errorf("a text: %q", got)
 	}
+}
+
+// A fatalTest says why it ends.
+type fatalTest struct {
+	testing.TB
+	said chan<- string
+}
+
+func (f fatalTest) Fatal(args ...any) {
+	f.said <- fmt.Sprint(args...)
+	runtime.Goexit()
 }
 
 // Write refuses headers that would be in no record, and more than the relay takes.
