@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -107,12 +108,44 @@ func ExampleDB_Batch() {
 				return nil
 			})
 		for i, o := range outcomes {
-			if o.Err != nil {
-				log.Printf("event %s: %v", msgs[i].ID, o.Err)
-			}
+			report(msgs[i], o)
 		}
 	}
 	_ = run
+}
+
+func report(m inbox.Message, o inbox.Outcome) {
+	id, noID := errors.AsType[*inbox.IDError](o.Err)
+	_, handler := errors.AsType[*inbox.HandlerError](o.Err)
+	switch {
+	case o.Err == nil:
+		log.Printf("event %s is processed; now: %t", m.ID, o.Fresh)
+	case noID:
+		log.Printf("the message %s/%d/%d has no usable id: %s", id.Topic, id.Partition, id.Offset, id.Reason)
+	case inbox.IsPermanent(o.Err):
+		log.Printf("event %s is dead: %v", m.ID, o.Err)
+	case handler, errors.Is(o.Err, inbox.ErrEarlierFailed):
+		log.Printf("event %s must be tried again: %v", m.ID, o.Err)
+	default:
+		log.Printf("the database cannot be used: %v", o.Err)
+	}
+}
+
+// A consumer that does not use package consumer fills a Message from what its broker delivers.
+func ExampleMessage_WithID() {
+	m := inbox.Message{
+		Topic: "orders-v2", Partition: 3, Offset: 42, Time: time.UnixMilli(1_770_000_000_000),
+		Scope:   "orders", // the topic was renamed: its marks still count
+		Headers: []inbox.Header{{Key: "eventType", Value: []byte("OrderPlaced")}},
+	}
+	m.ID = m.Header("id") // it has none
+	for _, missing := range []inbox.MissingID{inbox.RefuseMissingID, inbox.PositionAsID} {
+		m, err := m.WithID(missing)
+		fmt.Println(m.ID, err)
+	}
+	// Output:
+	//  message orders-v2/3/42: the message has no event id
+	// position:orders-v2/3/42@1770000000000 <nil>
 }
 
 // A service makes its tables and keeps them small by itself.
@@ -122,7 +155,7 @@ func ExampleDB_RunRetention() {
 		if err := db.Migrate(ctx); err != nil {
 			return err
 		}
-		go db.RunRetention(ctx, inbox.Retention{Keep: 30 * 24 * time.Hour})
+		go db.RunRetention(ctx, inbox.Retention{Keep: 2 * inbox.DefaultKeep, Processed: time.Hour, Logger: slog.Default()})
 		return nil
 	}
 	_ = run
@@ -131,14 +164,18 @@ func ExampleDB_RunRetention() {
 // One call, for a job that runs every minute.
 func ExampleDB_Retain() {
 	run := func(ctx context.Context, db *inbox.DB[pgx.Tx]) error {
-		_, err := db.Retain(ctx, inbox.Retention{Keep: 30 * 24 * time.Hour})
-		var busy *inbox.BusyError
-		if errors.As(err, &busy) {
+		done, err := db.Retain(ctx, inbox.Retention{Keep: 2 * inbox.DefaultKeep, LockWait: 5 * time.Second})
+		if _, busy := errors.AsType[*inbox.BusyError](err); busy {
 			return nil // a transaction is open: the next call tries again
 		}
+		logRetained(done)
 		return err
 	}
 	_ = run
+}
+
+func logRetained(r inbox.Retained) {
+	log.Printf("began generation %d, emptied %v, deleted %d stored messages", r.Began, r.Dropped, r.Messages)
 }
 
 // The tables are in a schema of their own, and the transaction is the caller's.
@@ -173,11 +210,49 @@ func ExampleWorker() {
 
 		worker := inbox.Worker[pgx.Tx]{
 			DB: db, Consumer: "payments", Concurrency: 4, Attempts: inbox.Unlimited, Handler: book,
+			BackoffMin: time.Second, BackoffMax: time.Minute, HandlerTimeout: 10 * time.Second, Grace: 5 * time.Second, Poll: 10 * time.Second,
 			Failed: func(f inbox.Failure) {
-				log.Printf("event %s, attempt %d: %v", f.Message.ID, f.Attempt, f.Err)
+				log.Printf("event %s, attempt %d: %v (dead: %t, next attempt in %s)", f.Message.ID, f.Attempt, f.Err, f.Dead, f.Pause)
+				if p, ok := errors.AsType[*inbox.PanicError](f.Err); ok {
+					log.Printf("panic %v: %s", p.Value, p.Stack)
+				}
 			},
 		}
 		return worker.Run(ctx)
 	}
 	_ = run
+}
+
+// The transaction is the caller's.
+func ExampleStore() {
+	run := func(ctx context.Context, tx *sql.Tx, msgs []inbox.Message) error {
+		_, err := inbox.Store(ctx, tx, "payments", msgs...)
+		return err
+	}
+	_ = run
+}
+
+// Dead messages are tried again when their cause is mended.
+func ExampleDB_RetryDead() {
+	run := func(ctx context.Context, db *inbox.DB[pgx.Tx]) error {
+		_, err := db.RetryDead(ctx, "payments", "outbox.event.order", "0193a7b2-6f1e-7c3a-9d54-2b1f8e6c7a90")
+		if err == nil {
+			_, err = db.RetryAllDead(ctx, "shipping")
+		}
+		return err
+	}
+	_ = run
+}
+
+func ExampleDB_Backlog() {
+	run := func(ctx context.Context, db *inbox.DB[pgx.Tx]) {
+		if backlog, err := db.Backlog(ctx, "payments"); err == nil && tooLong(backlog) {
+			log.Print("the workers cannot keep up")
+		}
+	}
+	_ = run
+}
+
+func tooLong(b inbox.Backlog) bool {
+	return b.Age > time.Minute || b.Pending > 10_000 || b.Failing+b.Dead > 0
 }

@@ -1,10 +1,17 @@
 package outbox_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 
@@ -68,6 +75,25 @@ func ExampleNew_marshal() {
 	_, _ = counters, err
 }
 
+// In a compacted topic, a record without a value removes its key.
+func ExampleEvent() {
+	deleted := func(ctx context.Context, tx pgx.Tx, id string) error {
+		return outbox.Write(ctx, tx, outbox.Event{ID: outbox.NewID(), AggregateType: "customer", AggregateID: id, Type: "CustomerDeleted", Payload: outbox.Null})
+	}
+	_ = deleted
+}
+
+func ExampleEventError() {
+	write := func(ctx context.Context, tx pgx.Tx, events ...outbox.Event) error {
+		err := outbox.Write(ctx, tx, events...)
+		if e, ok := errors.AsType[*outbox.EventError](err); ok {
+			log.Printf("event %d of type %s: %s: %v", e.Index, e.Event.Type, e.Field, e.Err) // tx can go on without it
+		}
+		return err
+	}
+	_ = write
+}
+
 func ExampleEmit() {
 	cancelled := func(ctx context.Context, tx pgx.Tx, event outbox.Event) error {
 		err := outbox.Emit(ctx, tx, "outbox", event)
@@ -81,9 +107,33 @@ func ExampleFetch() {
 	store := outbox.FileStore("/var/lib/payloads")
 	read := func(ctx context.Context, value []byte) ([]byte, error) {
 		payload, err := outbox.Fetch(ctx, store, value)
+		if errors.Is(err, outbox.ErrCorrupt) || errors.Is(err, fs.ErrNotExist) {
+			log.Printf("no other attempt can get this payload: %v", err)
+		}
 		return payload, err
 	}
 	_ = read
+}
+
+// A Store keeps payloads anywhere: here in memory.
+func ExampleStore() {
+	var store outbox.Store = new(memory)
+	_ = outbox.Options{MaxPayload: 500_000, Store: store}
+}
+
+type memory struct{ payloads sync.Map }
+
+func (m *memory) Put(_ context.Context, key string, data []byte) error {
+	m.payloads.Store(key, data)
+	return nil
+}
+
+func (m *memory) Get(_ context.Context, key string) (io.ReadCloser, error) {
+	data, ok := m.payloads.Load(key)
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return io.NopCloser(bytes.NewReader(data.([]byte))), nil
 }
 
 // A service makes its table by itself. Otherwise walpost setup makes it, or a migration with the SQL of DDL.
@@ -92,6 +142,20 @@ func ExampleMigrate() {
 		return outbox.Migrate(ctx, db)
 	}
 	_ = start
+}
+
+// The table has a partition for each day, and is made by a migration of goose. The topics have names of their own, which
+// walpost.yaml sets in router.route.topic.replacement.
+func ExampleOutbox_Goose() {
+	orders, err := outbox.New(outbox.Options{
+		Partitioned: true,
+		Topic:       func(aggregateType string) string { return "shop." + aggregateType },
+	})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(strings.Contains(orders.Goose(), "PARTITION BY RANGE"))
+	// Output: true
 }
 
 func ExampleOutbox_DDL() {

@@ -30,6 +30,14 @@ func ExampleSince() {
 	outboxtest.Expect(t, committed("4711"), outbox.Event{Type: "OrderPlaced", Payload: order})
 }
 
+func ExampleWrittenTo() {
+	var t *testing.T
+	var tx *sql.Tx
+	var orders *outbox.Outbox // of the tested service
+
+	outboxtest.Expect(t, outboxtest.WrittenTo(t, orders, tx), outbox.Event{AggregateID: "4711", Type: "OrderPlaced"})
+}
+
 func ExampleSinceIn() {
 	var t *testing.T // of the test
 	var db *sql.DB

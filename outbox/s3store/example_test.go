@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -39,6 +40,7 @@ func ExampleError() {
 	payloadOf := func(ctx context.Context, store *s3store.Store, value []byte) ([]byte, error) {
 		payload, err := outbox.Fetch(ctx, store, value)
 		if e, ok := errors.AsType[*s3store.Error](err); ok && (e.Retryable() || errors.Is(e, fs.ErrPermission)) {
+			log.Printf("bucket %s, object %s: %v", e.Bucket, e.Object, e.Err)
 			return nil, inbox.Retryable(err)
 		}
 		return payload, err
