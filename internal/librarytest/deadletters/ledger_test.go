@@ -5,16 +5,12 @@ package deadletters_test
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,6 +27,7 @@ import (
 	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/inbox/consumer"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/librarytest/process"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -190,8 +187,8 @@ type faults struct {
 	*world
 	r       *rand.Rand
 	cfg     roleConfig
-	members []*process
-	command *process // a retry or a drop, or nil
+	members []*running
+	command *running // a retry or a drop, or nil
 	next    []string // the faults of the plan
 	did     map[string]int
 }
@@ -248,7 +245,7 @@ func (f *faults) join() {
 func (f *faults) leave(sig syscall.Signal, what string) {
 	f.Helper()
 	i := f.r.IntN(len(f.members))
-	f.members[i].signal(f.T, sig)
+	f.members[i].end(f.T, sig)
 	f.members = slices.Delete(f.members, i, i+1)
 	f.note(what)
 }
@@ -261,13 +258,13 @@ func (f *faults) begin(role string) {
 	f.command = f.start(f.cfg)
 }
 
-func (f *faults) stop(p *process) {
+func (f *faults) stop(p *running) {
 	f.Helper()
 	if p == nil {
 		return
 	}
 	f.command = nil
-	if p.signal(f.T, syscall.SIGKILL) {
+	if p.end(f.T, syscall.SIGKILL) {
 		f.note(p.role + " killed")
 	} else {
 		f.note(p.role + " ended")
@@ -287,56 +284,26 @@ func (f *faults) lag() (int64, error) {
 	return l.Lag.Total(), errors.Join(err, l.Error())
 }
 
-// A process is this test binary in another role.
-type process struct {
-	*exec.Cmd
-	role  string
-	alive io.WriteCloser // the process ends when this one does
+// A command or a member runs in a process of its own.
+type running struct {
+	*process.Process
+	role string
 }
 
-func (w *world) start(cfg roleConfig) *process {
+func (w *world) start(cfg roleConfig) *running {
 	w.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		w.Fatal(err)
-	}
-	text, err := json.Marshal(cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	p := &process{Cmd: exec.Command(exe), role: cfg.Role}
-	p.Env = append(os.Environ(), roleVariable+"="+string(text))
-	p.Stderr = os.Stderr
-	if p.alive, err = p.StdinPipe(); err != nil {
-		w.Fatal(err)
-	}
-	ready, err := p.StdoutPipe()
-	if err != nil {
-		w.Fatal(err)
-	}
-	if err := p.Start(); err != nil {
-		w.Fatal(err)
-	}
-	if _, err := ready.Read(make([]byte, 1)); err != nil { // from here on it can be asked to stop
-		w.Fatal(err)
-	}
-	return p
+	return &running{process.Start(w.T, cfg, nil), cfg.Role}
 }
 
-// signal ends the process. It reports whether the signal did. A command can fail because the broker is down: the ledger decides.
-func (p *process) signal(t *testing.T, sig syscall.Signal) bool {
+// end ends the process. It reports whether the signal did. A command can fail because the broker is down: the ledger decides.
+func (p *running) end(t *testing.T, sig syscall.Signal) bool {
 	t.Helper()
-	_ = p.Process.Signal(sig) // it can have ended
-	err := p.Wait()
-	state, _ := p.ProcessState.Sys().(syscall.WaitStatus)
-	if err != nil && !state.Signaled() && p.role == "member" {
+	killed, err := p.End(sig)
+	if err != nil && p.role == "member" {
 		t.Errorf("a member: %v", err)
 	}
-	return state.Signaled()
+	return killed
 }
-
-// A process of this test binary that finds this variable has another role, and runs no tests.
-const roleVariable = "WALPOST_DEADLETTERS_ROLE"
 
 type roleConfig struct {
 	Role                    string
@@ -345,27 +312,11 @@ type roleConfig struct {
 	Seed                    uint64
 }
 
-func runRole() int {
-	var cfg roleConfig
-	if err := json.Unmarshal([]byte(os.Getenv(roleVariable)), &cfg); err != nil {
-		panic(err)
-	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1)
-	}()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	fmt.Println("ready")
-	role := cfg.change
+func (cfg roleConfig) run(ctx context.Context) error {
 	if cfg.Role == "member" {
-		role = cfg.consume
+		return cfg.consume(ctx)
 	}
-	if err := role(ctx); err != nil && ctx.Err() == nil {
-		fmt.Fprintln(os.Stderr, cfg.Role+":", err)
-		return 1
-	}
-	return 0
+	return cfg.change(ctx)
 }
 
 // consume is a member of the group.

@@ -23,13 +23,12 @@ import (
 	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/inbox/consumer"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/librarytest/process"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(roleVariable) != "" {
-		os.Exit(runRole())
-	}
+	process.Run(func(ctx context.Context, cfg roleConfig) error { return cfg.run(ctx) })
 	os.Exit(testenv.Main(m))
 }
 

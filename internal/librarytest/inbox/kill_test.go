@@ -1,14 +1,13 @@
 package inbox_test
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/librarytest/process"
 )
 
 // size returns a number of the environment.
@@ -36,37 +36,25 @@ func TestEveryEffectHappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 	events := deliveries / 5
 	p.exec("CREATE INDEX ON effects (consumer, id)")
 	kills, cuts, turns := 0, 0, 0
-	run := func(role string, lines chan<- int) *exec.Cmd {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "INBOX_TEST_PROCESS="+role, "INBOX_TEST_DSN="+p.dsn, fmt.Sprint("INBOX_TEST_EVENTS=", events))
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for scan := bufio.NewScanner(out); scan.Scan(); {
-				n, _ := strconv.Atoi(scan.Text())
-				lines <- n
-			}
-		}()
-		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		return cmd
-	}
 	lines := make(chan int, 1000)
-	processes := []*exec.Cmd{run("random", lines), run("random", lines), run("random", lines)}
+	cfg := delivererConfig{DSN: p.dsn, Events: events}
+	run := func() *process.Process {
+		return process.Start(t, cfg, func(line string) {
+			n, _ := strconv.Atoi(line)
+			select {
+			case lines <- n:
+			case <-t.Context().Done():
+			}
+		})
+	}
+	processes := []*process.Process{run(), run(), run()}
 	for done := 0; done < deliveries || kills == 0 || cuts == 0 || turns == 0; {
 		done += <-lines
 		switch rand.IntN(12) {
 		case 0:
 			i := rand.IntN(len(processes))
-			if err := processes[i].Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			processes[i] = run("random", lines)
+			processes[i].Signal(syscall.SIGKILL)
+			processes[i] = run()
 			kills++
 		case 1:
 			p.exec("SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'inbox_test' ORDER BY random() LIMIT 2) s")
@@ -79,16 +67,17 @@ func TestEveryEffectHappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 			}
 		}
 	}
-	for _, cmd := range processes {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	last := run("rest", lines) // the rest of every event, and no more kills
 	go func() {
 		for range lines {
 		}
 	}()
-	if err := last.Wait(); err != nil {
+	for _, p := range processes {
+		if _, err := p.End(syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+	cfg.Rest = true // of every event, and no more kills
+	if _, err := run().Wait(); err != nil {
 		t.Fatal(err)
 	}
 	for _, consumer := range []string{"once", "batch", "stored"} {
@@ -102,20 +91,24 @@ func TestEveryEffectHappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 		p.value("SELECT coalesce(sum(attempts), 0)::text FROM inbox_messages"))
 }
 
-// process is a process of the test above.
-func process(role string) int {
-	ctx := context.Background()
-	config, err := pgxpool.ParseConfig(os.Getenv("INBOX_TEST_DSN"))
+// A delivererConfig says what a process of the test above delivers.
+type delivererConfig struct {
+	DSN    string
+	Events int
+	Rest   bool // deliver each event until it is processed, and end
+}
+
+func (cfg delivererConfig) run(ctx context.Context) error {
+	config, err := pgxpool.ParseConfig(cfg.DSN)
 	if err != nil {
-		return 2
+		return err
 	}
 	config.MaxConns = 8
 	config.ConnConfig.RuntimeParams["application_name"] = "inbox_test"
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return 3
+		return err
 	}
-	events, _ := strconv.Atoi(os.Getenv("INBOX_TEST_EVENTS"))
 	db := inbox.Pgx(pool)
 	write := func(consumer string) func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 		return func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
@@ -164,15 +157,15 @@ func process(role string) int {
 		return ok && err == nil
 	}
 	const batch = 10
-	for role == "random" {
+	for !cfg.Rest {
 		numbers := make([]int, batch)
 		for i := range numbers {
-			numbers[i] = rand.IntN(events)
+			numbers[i] = rand.IntN(cfg.Events)
 		}
 		deliver(numbers)
 		fmt.Println(batch)
 	}
-	order := rand.Perm(events)
+	order := rand.Perm(cfg.Events)
 	for len(order) > 0 {
 		n := min(batch, len(order))
 		for !deliver(order[:n]) {
@@ -182,7 +175,7 @@ func process(role string) int {
 	for {
 		b, err := db.Backlog(ctx, "stored")
 		if err == nil && b.Pending == 0 {
-			return 0
+			return nil
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -16,13 +16,12 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/librarytest/process"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv("INBOX_TEST_PROCESS"); role != "" {
-		os.Exit(process(role))
-	}
+	process.Run(func(ctx context.Context, cfg delivererConfig) error { return cfg.run(ctx) })
 	os.Exit(testenv.Main(m))
 }
 
