@@ -182,7 +182,7 @@ func waitsForItsLogin(t *testing.T, k *testenv.KafkaCluster, asked string) {
 	}
 	change("right")
 	var handled atomic.Int64
-	j := &journal{}
+	j := &testenv.Output{}
 	c, err := consumer.New(consumer.Config{
 		Brokers: []string{asked}, Group: "g", Topics: []string{topic}, Logger: slog.New(slog.NewTextHandler(j, nil)),
 		Handler: func(context.Context, inbox.Message) error { handled.Add(1); return nil },

@@ -40,14 +40,14 @@ type world struct {
 	k                 *testenv.KafkaCluster
 	cl                *kgo.Client // produces
 	topic, dead, name string
-	log               *journal
+	log               *testenv.Output
 
 	mu   sync.Mutex
 	seen []string // values, in the order in which the handler was called
 }
 
 func newWorld(t *testing.T, k *testenv.KafkaCluster, partitions int) *world {
-	w := &world{t: t, k: k, topic: k.Topic(t, partitions, nil), dead: k.Topic(t, 1, nil), log: &journal{}}
+	w := &world{t: t, k: k, topic: k.Topic(t, partitions, nil), dead: k.Topic(t, 1, nil), log: &testenv.Output{}}
 	w.name = w.topic + "-group"
 	w.cl = k.Client(t, kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	t.Cleanup(func() {
@@ -254,23 +254,6 @@ func (g gate) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-type journal struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
 }
 
 func newPool(t testing.TB, dsn string) *pgxpool.Pool {

@@ -21,27 +21,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 const listens, polls = "the worker listens", "the worker only polls"
 
 // A journal is a log in memory.
-type journal struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
+type journal struct{ testenv.Output }
 
 func (j *journal) count(text string) int { return strings.Count(j.String(), text) }
 

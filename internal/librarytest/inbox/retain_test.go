@@ -381,7 +381,7 @@ func TestTheAdviceHasTheSchema(t *testing.T) {
 func TestRunRetentionGoesOnUntilItsContextEnds(t *testing.T) {
 	b := newBase(t, "")
 	b.once(b.db, true, "a")
-	log := &lines{}
+	log := &testenv.Output{}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	r := inbox.Retention{Keep: time.Second, Logger: slog.New(slog.NewTextHandler(log, nil))}
@@ -417,21 +417,4 @@ func until(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("not within a minute: %s", what)
 		}
 	}
-}
-
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
