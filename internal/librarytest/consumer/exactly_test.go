@@ -3,6 +3,7 @@
 package consumer_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,13 +11,10 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -24,238 +22,205 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// Each event is delivered about five times, with repeats of old events between new ones. Members of
-// the group are killed, stopped and started meanwhile, and Retain runs every second. Each event has one
-// effect, and the effects of a key are in the order of its events. WALPOST_INBOX_DELIVERIES is how many
-// messages there are.
+// Each event is delivered about five times, with repeats of old events between new ones. The deliveries come in turns, and in each turn
+// one fault of the plan happens: a member of the group is killed, stopped, started or frozen, brokers are killed, or connections to the
+// database are cut. Handlers are slow, hang, fail and panic all the time, and Retain runs every second. Each event has one effect, the
+// effects of a key are in the order of its events, and each other delivery is recognised. WALPOST_INBOX_DELIVERIES is how many deliveries
+// there are. WALPOST_INBOX_SEED decides on the messages, the faults, and what the handlers do.
 func TestEachEventHasOneEffectThroughCrashesAndRebalances(t *testing.T) {
-	const perEvent, keys, partitions = 5, 200, 6
-	deliveries := 20_000
-	if text := os.Getenv("WALPOST_INBOX_DELIVERIES"); text != "" {
-		var err error
-		if deliveries, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	const perEvent, keys, partitions, members = 5, 200, 8, 4
+	deliveries, seed := number(t, "WALPOST_INBOX_DELIVERIES", 20_000), uint64(number(t, "WALPOST_INBOX_SEED", 1))
 	pg := testenv.Postgres(t, "17")
 	dsn := pg.Database(t)
-	pg.Exec(t, dsn, ddl, "CREATE TABLE effects (place bigint GENERATED ALWAYS AS IDENTITY, key text, n int)")
-	k := testenv.Kafka(t)
-	w := newWorld(t, k, partitions)
-	r := rand.New(rand.NewPCG(1, uint64(deliveries)))
-	events := fill(t, w, r, deliveries, deliveries/perEvent, keys)
-	t.Logf("%d deliveries of %d events", deliveries, events)
-
-	begin := time.Now()
-	cfg := memberConfig{Brokers: k.Brokers(), Group: w.name, Topic: w.topic, Dead: w.dead, DSN: dsn}
-	var members []*process
-	kills, stops := 0, 0
-	join := func() {
-		cfg.Batch = r.IntN(2) == 0
-		members = append(members, startProcess(t, cfg))
-	}
-	leave := func(sig syscall.Signal) {
-		i := r.IntN(len(members))
-		members[i].end(t, sig)
-		members = append(members[:i], members[i+1:]...)
-	}
-	defer func() {
-		for len(members) > 0 {
-			leave(syscall.SIGKILL)
-		}
-	}()
+	pg.Exec(t, dsn, ddl, `CREATE TABLE effects
+		(place bigint GENERATED ALWAYS AS IDENTITY, key text, n int, partition int, record bigint, process int)`)
 	pool := newPool(t, dsn)
-	effects := func() (n int) {
-		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM effects").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	retained := retainEverySecond(t, pool)
-	join()
-	join()
-	join()
-	last := time.Now() // the last progress; only to give up
-	for rounds, seen, next := 20, 0, 0; seen < events; time.Sleep(20 * time.Millisecond) {
-		n := effects()
-		if n > seen {
-			last, seen = time.Now(), n
-		}
-		if time.Since(last) > 3*time.Minute {
-			t.Fatalf("no progress for 3 minutes: %d of %d effects", seen, events)
-		}
-		if seen < next {
-			continue
-		}
-		next += events / rounds
-		switch r.IntN(4) {
-		case 0:
-			leave(syscall.SIGTERM)
-			stops++
-		case 1:
-			if len(members) < 5 {
-				join()
-			}
-		default:
-			leave(syscall.SIGKILL)
-			kills++
-		}
-		for len(members) < 2 {
-			join()
-		}
-	}
-	adm := kadm.NewClient(w.cl)
-	for limit := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		lags, err := adm.Lag(t.Context(), w.name)
-		if l := lags[w.name]; err == nil && l.Error() == nil && l.Lag.Total() == 0 && len(l.Lag[w.topic]) == partitions {
-			break
-		}
-		if time.Now().After(limit) {
-			t.Fatalf("the group does not reach the end: %v %v", lags[w.name].Lag.Total(), err)
-		}
-	}
-	took := time.Since(begin)
-	for len(members) > 0 {
-		leave(syscall.SIGTERM)
-	}
-	began, emptied := retained()
-	t.Logf("%d kills, %d stops, %d generations began and %d expired; %s, %.0f deliveries each second", kills, stops, began, emptied, took.Round(time.Millisecond), float64(deliveries)/took.Seconds())
+	role := newService(t, pool)
+	w := newWorld(t, testenv.KafkaPrivate(t, 3, nil), partitions)
 
-	rows, err := pool.Query(t.Context(), "SELECT key, n FROM effects ORDER BY place")
-	if err != nil {
-		t.Fatal(err)
+	faults := schedule(rand.New(rand.NewPCG(seed, 1)), max(len(plan), min(deliveries/2500, 100)))
+	events := deliveries / perEvent
+	t.Logf("%d deliveries of %d events, %d faults, WALPOST_INBOX_SEED=%d", deliveries, events, len(faults), seed)
+	g := &group{world: w, pool: pool, did: map[string]int{}, known: map[record]int{}, cfg: memberConfig{
+		Brokers: w.k.Brokers(), Group: w.name, Topic: w.topic, Dead: w.dead, DSN: dsn, User: role, Seed: seed,
+	}}
+	for range members {
+		g.join()
 	}
-	next := map[string]int{}
-	var key string
-	var n, count, wrong int
-	_, err = pgx.ForEachRow(rows, []any{&key, &n}, func() error {
-		if count++; n != next[key] && wrong < 10 {
-			wrong++
-			t.Errorf("key %s: effect %d follows effect %d", key, n, next[key]-1)
+	begin := time.Now()
+	retain := forget(t, pool, role)
+	s := newSource(w, rand.New(rand.NewPCG(seed, 2)), deliveries, events, keys)
+	seen, last := 0, time.Now() // of the last progress; only to give up
+	reach := func(effects int) {
+		t.Helper()
+		for ; seen < effects; time.Sleep(20 * time.Millisecond) {
+			var n int
+			if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM effects").Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			if n > seen {
+				last, seen = time.Now(), n
+			}
+			if time.Since(last) > 3*time.Minute {
+				lag, err := w.lag(partitions)
+				t.Fatalf("no progress for 3 minutes: %d of %d effects, and a lag of %d (%v)", seen, effects, lag, err)
+			}
 		}
-		next[key] = n + 1
-		return nil
-	})
-	if err != nil || count != events {
-		t.Errorf("%d effects of %d events (%v)", count, events, err)
 	}
-	if ends, err := adm.ListEndOffsets(t.Context(), w.dead); err != nil || ends[w.dead][0].Offset != 0 {
+	for i, f := range faults {
+		from, turn := s.total, deliveries*(i+1)/len(faults)-s.sent
+		s.send(turn / 2)
+		retain.allowed.Store(int64(1 + turns*i/len(faults)))
+		reach(from + int(f.after*float64(s.total-from)))
+		over, sent := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(sent)
+			s.trickle(turn-turn/2, over)
+		}()
+		t.Logf("%s: %d effects, %d members: %s", time.Since(begin).Round(time.Millisecond), seen, len(g.members), f)
+		g.fault(f)
+		close(over)
+		<-sent
+	}
+	s.flush()
+	events = s.total
+	reach(events)
+	w.eventually("the group reaches the end", func() bool {
+		lag, err := w.lag(partitions)
+		return err == nil && lag == 0
+	})
+	took := time.Since(begin)
+	for len(g.members) > 0 {
+		g.stop(0)
+	}
+	retain.end()
+	t.Logf("%s, %.0f deliveries each second; %d calls of Retain, of which %d found the table in use",
+		took.Round(time.Millisecond), float64(deliveries)/took.Seconds(), retain.calls, retain.busy)
+	g.note("generation began", retain.began)
+	g.note("marks removed", retain.marks)
+	g.check(deliveries, events)
+	g.report()
+	if ends, err := kadm.NewClient(w.cl).ListEndOffsets(t.Context(), w.dead); err != nil || ends[w.dead][0].Offset != 0 {
 		t.Errorf("dead letters: %v %v", ends, err)
 	}
 }
 
-// retainEverySecond runs Retain every second, as a role that may only insert and delete. Each time, the
-// current generation is old enough to end. No event of the test expires, because that would repeat its
-// effect: there are generations enough for that, and another consumer's marks are in those that expire.
-// The function that it returns ends it, and says how many generations began and expired.
-func retainEverySecond(t *testing.T, pool *pgxpool.Pool) (end func() (began, expired int)) {
+// number returns a number of the environment.
+func number(t *testing.T, name string, byDefault int) int {
 	t.Helper()
-	const more, old = 24, 8
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-	exec(fmt.Sprintf(`DO $$ BEGIN FOR n IN 7 .. %d LOOP
-		EXECUTE format('CREATE TABLE inbox_processed_%%s PARTITION OF inbox_processed FOR VALUES IN (%%1$s)', n);
-		INSERT INTO inbox_generations VALUES (n, '-infinity', '-infinity');
-	END LOOP; END $$;
-	INSERT INTO inbox_processed (generation, consumer, scope, event_id) SELECT n %% %d + 2, 'other', 't', 'event ' || n FROM generate_series(1, 20000) n;
-	UPDATE inbox_generations SET started_at = now() - interval '1 year', ended_at = now() - interval '1 day' + generation * interval '300 milliseconds'
-		WHERE generation BETWEEN 2 AND %[2]d + 1`, 6+more, old))
-	var name string
-	if err := pool.QueryRow(t.Context(), "SELECT 'retain_' || current_database()").Scan(&name); err != nil {
-		t.Fatal(err)
-	}
-	exec("CREATE ROLE " + name + " LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO " + name)
-	config := pool.Config()
-	config.ConnConfig.User = name
-	service, err := pgxpool.NewWithConfig(context.Background(), config)
+	n, err := strconv.Atoi(cmp.Or(os.Getenv(name), strconv.Itoa(byDefault)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	var began, expired int
-	all, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		db := inbox.Pgx(service)
-		for ticks := time.Tick(time.Second); ; {
-			_, err := pool.Exec(ctx, "UPDATE inbox_generations SET started_at = now() - interval '1 year' WHERE ended_at IS NULL; UPDATE inbox_retention SET pause_until = now()")
-			var r inbox.Retained
-			if err == nil {
-				r, err = db.Retain(ctx, inbox.Retention{Keep: 24 * time.Hour})
-			}
-			if ctx.Err() != nil {
-				return
-			}
-			if busy := (*inbox.BusyError)(nil); err != nil && !errors.As(err, &busy) {
-				t.Errorf("Retain: %v", err)
-			}
-			if r.Began != 0 {
-				began++
-			}
-			if expired += len(r.Dropped); expired >= old && began >= 2 && len(r.Dropped) > 0 {
-				close(all)
-			}
-			select {
-			case <-ticks:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	end = sync.OnceValues(func() (int, int) {
-		select { // a quick machine is done before
-		case <-all:
-		case <-time.After(time.Minute):
-		}
-		stop()
-		<-done
-		service.Close()
-		exec := context.WithoutCancel(t.Context())
-		if _, err := pool.Exec(exec, "DROP OWNED BY "+name+"; DROP ROLE "+name); err != nil {
-			t.Error(err)
-		}
-		if began < 2 || expired != old {
-			t.Errorf("%d generations began, and %d of %d expired", began, expired, old)
-		}
-		return began, expired
-	})
-	t.Cleanup(func() { end() })
-	return end
+	return n
 }
 
-// fill produces the deliveries. The first delivery of each event of a key is in the order of the
-// key's events; repeats of earlier ones are between them. It returns the number of events.
-func fill(t *testing.T, w *world, r *rand.Rand, deliveries, events, keys int) int {
-	t.Helper()
-	cl := w.k.Client(t, kgo.DefaultProduceTopic(w.topic))
-	made := make([]int, keys) // events of each key so far
-	total := 0
-	for i := range deliveries {
-		key := r.IntN(keys)
-		n := made[key]
-		if n > 0 && (total == events || r.IntN(deliveries-i) >= events-total) {
-			n = max(0, n-1-r.IntN(1+r.IntN(50))) // mostly a recent one
+// check compares the effects with the events, and the deliveries that were recognised with the rest.
+func (g *group) check(deliveries, events int) {
+	g.t.Helper()
+	rows, err := g.pool.Query(g.t.Context(), "SELECT key, n, partition, record, process FROM effects ORDER BY place")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	next, owner := map[string]int{}, map[int32]int{}
+	var key string
+	var n, count, wrong, process int
+	var at record
+	_, err = pgx.ForEachRow(rows, []any{&key, &n, &at.partition, &at.offset, &process}, func() error {
+		if count++; n != next[key] && wrong < 10 {
+			wrong++
+			g.t.Errorf("key %s: effect %d follows effect %d", key, n, next[key]-1)
+		}
+		next[key] = n + 1
+		if before, known := owner[at.partition]; known && before != process {
+			g.did["partition moved"]++
+		}
+		owner[at.partition] = process
+		g.did["redelivery recognised"] += g.known[at] // of the record that has the effect
+		delete(g.known, at)
+		return nil
+	})
+	if err != nil || count != events {
+		g.t.Errorf("%d effects of %d events (%v)", count, events, err)
+	}
+	for _, times := range g.known {
+		g.did["repeat recognised"] += times
+	}
+	if len(g.known) != deliveries-events {
+		g.t.Errorf("%d deliveries of processed events were recognised, of %d", len(g.known), deliveries-events)
+	}
+}
+
+// A source produces the deliveries. The first delivery of each event of a key is in the order of the key's events; repeats of earlier
+// ones are between them.
+type source struct {
+	w                  *world
+	cl                 *kgo.Client
+	r                  *rand.Rand
+	deliveries, events int   // in the end
+	sent, total        int   // so far
+	made               []int // events of each key so far
+}
+
+func newSource(w *world, r *rand.Rand, deliveries, events, keys int) *source {
+	cl := w.k.Client(w.t, kgo.DefaultProduceTopic(w.topic), kgo.MaxBufferedRecords(deliveries))
+	return &source{w: w, cl: cl, r: r, deliveries: deliveries, events: events, made: make([]int, keys)}
+}
+
+// trickle sends n deliveries slowly, and those that are left when quick is closed.
+func (s *source) trickle(n int, quick <-chan struct{}) {
+	for step := 1 + n/100; n > 0; n -= step {
+		step = min(step, n)
+		select {
+		case <-quick:
+			step = n
+		case <-s.w.t.Context().Done():
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+		s.send(step)
+	}
+}
+
+// send produces n deliveries. It waits for no broker.
+func (s *source) send(n int) {
+	for end := s.sent + n; s.sent < end; s.sent++ {
+		key := s.r.IntN(len(s.made))
+		n := s.made[key]
+		if n > 0 && (s.total == s.events || s.r.IntN(s.deliveries-s.sent) >= s.events-s.total) {
+			n = max(0, n-1-s.r.IntN(1+s.r.IntN(50))) // mostly a recent one
 		} else {
-			made[key]++
-			total++
+			s.made[key]++
+			s.total++
 		}
 		id := fmt.Sprintf("%d-%d", key, n)
-		cl.Produce(t.Context(), &kgo.Record{
+		s.cl.Produce(s.w.t.Context(), &kgo.Record{
 			Key: strconv.AppendInt(nil, int64(key), 10), Value: strconv.AppendInt(nil, int64(n), 10), Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(id)}},
 		}, func(_ *kgo.Record, err error) {
-			if err != nil {
-				t.Error(err)
+			if err != nil && s.w.t.Context().Err() == nil {
+				s.w.t.Error(err)
 			}
 		})
 	}
-	if err := cl.Flush(t.Context()); err != nil {
-		t.Fatal(err)
+}
+
+func (s *source) flush() {
+	s.w.t.Helper()
+	if err := s.cl.Flush(s.w.t.Context()); err != nil {
+		s.w.t.Fatal(err)
 	}
-	return total
+}
+
+// lag is how many deliveries the group has not committed.
+func (w *world) lag(partitions int) (int64, error) {
+	lags, err := kadm.NewClient(w.cl).Lag(w.t.Context(), w.name)
+	l := lags[w.name]
+	if err = errors.Join(err, l.Error()); err == nil && len(l.Lag[w.topic]) < partitions {
+		err = fmt.Errorf("%d of %d partitions are known", len(l.Lag[w.topic]), partitions)
+	}
+	return l.Lag.Total(), err
 }
 
 // The steps of docs/consume-events.md, "The database lost commits". The database is that of some time ago, but

@@ -20,13 +20,12 @@ import (
 
 	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/inbox/consumer"
+	"github.com/walpost/walpost/internal/librarytest/process"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(memberVariable) != "" {
-		os.Exit(runMember())
-	}
+	process.Run(func(ctx context.Context, cfg memberConfig) error { return cfg.run(ctx) })
 	os.Exit(testenv.Main(m))
 }
 

@@ -3,136 +3,174 @@
 package consumer_test
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
+	"hash/fnv"
 	"log/slog"
-	"os"
-	"os/exec"
-	"os/signal"
-	"syscall"
-	"testing"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/inbox/consumer"
 )
 
-// A process of this test binary that finds this variable is a member of the group, and runs no tests.
-const memberVariable = "WALPOST_INBOX_MEMBER"
-
+// A memberConfig is what a process needs to be a member of the group.
 type memberConfig struct {
-	Brokers                 []string
-	Group, Topic, Dead, DSN string
-	Batch                   bool
+	Brokers                       []string
+	Group, Topic, Dead, DSN, User string
+	Number                        int    // of the process, in the effects
+	Way                           string // one of ways
+	Seed                          uint64 // of what its handlers do
 }
 
-// process is a member that can be killed.
-type process struct {
-	*exec.Cmd
-	alive io.WriteCloser // the member ends when this process does
-}
+// ways are the functions of the inbox by which a member handles messages.
+var ways = []string{"Handler", "BatchHandler", "Batch"}
 
-func startProcess(t *testing.T, cfg memberConfig) *process {
-	t.Helper()
-	exe, err := os.Executable()
+func (cfg memberConfig) run(ctx context.Context) error {
+	config, err := pgxpool.ParseConfig(cfg.DSN)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	text, err := json.Marshal(cfg)
+	config.ConnConfig.User = cfg.User
+	config.ConnConfig.RuntimeParams["application_name"] = "member"
+	config.MaxConns = 8
+	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{Cmd: exec.Command(exe)}
-	p.Env = append(os.Environ(), memberVariable+"="+string(text))
-	p.Stderr = os.Stderr
-	if p.alive, err = p.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	ready, err := p.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ready.Read(make([]byte, 1)); err != nil { // from here on it can be asked to stop
-		t.Fatal(err)
-	}
-	return p
-}
-
-func (p *process) end(t *testing.T, sig syscall.Signal) {
-	t.Helper()
-	if err := p.Process.Signal(sig); err != nil {
-		t.Error(err)
-	}
-	err := p.Wait()
-	if sig == syscall.SIGTERM && err != nil {
-		t.Errorf("a member that was asked to stop: %v", err)
-	}
-}
-
-func runMember() int {
-	var cfg memberConfig
-	if err := json.Unmarshal([]byte(os.Getenv(memberVariable)), &cfg); err != nil {
-		panic(err)
-	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1)
-	}()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	fmt.Println("ready")
-	pool, err := pgxpool.New(ctx, cfg.DSN)
-	if err != nil {
-		panic(err)
+		return err
 	}
 	defer pool.Close()
-	db := inbox.Pgx(pool)
+	h := &handlers{memberConfig: cfg, db: inbox.Pgx(pool)}
 	c := consumer.Config{
 		Brokers: cfg.Brokers, Group: cfg.Group, Topics: []string{cfg.Topic}, DeadLetterTopic: cfg.Dead,
-		ClientOptions: []kgo.Opt{kgo.SessionTimeout(3 * time.Second), kgo.HeartbeatInterval(200 * time.Millisecond)},
-		Logger:        slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		HandlerTimeout: 3 * time.Second, BackoffMin: 10 * time.Millisecond, BackoffMax: 200 * time.Millisecond,
+		ClientOptions: []kgo.Opt{
+			kgo.SessionTimeout(3 * time.Second), kgo.HeartbeatInterval(200 * time.Millisecond), kgo.Balancers(balancer{kgo.CooperativeStickyBalancer()}),
+		},
+		Logger: slog.New(slog.DiscardHandler),
 	}
-	if cfg.Batch {
-		c.BatchHandler = func(ctx context.Context, batch []inbox.Message) error {
-			for _, o := range db.Batch(ctx, "shop", batch, writeEffects) {
-				if o.Err != nil {
-					return o.Err
-				}
-			}
-			return nil
-		}
+	if cfg.Way == "Handler" {
+		c.Handler = func(ctx context.Context, m inbox.Message) error { return h.handle(ctx, []inbox.Message{m}) }
 	} else {
-		c.Handler = func(ctx context.Context, m inbox.Message) error {
-			_, err := db.Once(ctx, "shop", m, func(ctx context.Context, tx pgx.Tx) error {
-				return writeEffects(ctx, tx, []inbox.Message{m})
-			})
-			return err
-		}
+		c.BatchHandler = h.handle
 	}
-	loop, err := consumer.New(c)
+	member, err := consumer.New(c)
 	if err != nil {
-		panic(err)
+		return err
 	}
-	if err := loop.Run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "member:", err)
+	if err := member.Run(ctx); err != nil && !errors.As(err, new(*consumer.UncommittedError)) {
+		return err
 	}
-	return 0
+	return nil
 }
 
-func writeEffects(ctx context.Context, tx pgx.Tx, messages []inbox.Message) error {
-	var keys, values []string
-	for _, m := range messages {
-		keys, values = append(keys, string(m.Key)), append(values, string(m.Value))
+// A balancer prints a line for each rebalance. One member of a group balances.
+type balancer struct{ kgo.GroupBalancer }
+
+func (b balancer) MemberBalancer(members []kmsg.JoinGroupResponseMember) (kgo.GroupMemberBalancer, map[string]struct{}, error) {
+	fmt.Println("rebalance")
+	return b.GroupBalancer.MemberBalancer(members)
+}
+
+// handlers write the effects of messages, and misbehave. They print a line for each thing that the test counts.
+type handlers struct {
+	memberConfig
+	db      *inbox.DB[pgx.Tx]
+	delayed sync.Map // the ids of the events that were slow here already
+}
+
+// handle handles messages by the way of this member.
+func (h *handlers) handle(ctx context.Context, batch []inbox.Message) (err error) {
+	began := false
+	defer func() {
+		if began {
+			fmt.Println("end")
+		}
+	}()
+	known := map[int64]bool{} // offsets of messages whose events were processed before
+	for _, m := range batch {
+		known[m.Offset] = true
 	}
-	_, err := tx.Exec(ctx, "INSERT INTO effects (key, n) SELECT key, n::int FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS m (key, n, place) ORDER BY place", keys, values)
+	write := func(ctx context.Context, tx pgx.Tx, messages []inbox.Message) error {
+		for _, m := range messages {
+			known[m.Offset] = false
+		}
+		err := h.insert(ctx, tx, messages)
+		if !began {
+			began = true
+			fmt.Println("begin")
+		}
+		time.Sleep(5 * time.Millisecond)
+		for _, m := range messages {
+			if err == nil {
+				err = h.misbehave(ctx, m)
+			}
+		}
+		return err
+	}
+	switch h.Way {
+	case "Handler":
+		err = inbox.Handler(h.db, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error { return write(ctx, tx, []inbox.Message{m}) })(ctx, batch[0])
+	case "BatchHandler":
+		err = inbox.BatchHandler(h.db, write)(ctx, batch)
+	default:
+		for i, o := range h.db.Batch(ctx, h.Group, batch, write) {
+			known[batch[i].Offset] = !o.Fresh
+			err = cmp.Or(err, o.Err)
+		}
+	}
+	if err == nil {
+		for _, m := range batch {
+			if known[m.Offset] {
+				fmt.Printf("known %d %d\n", m.Partition, m.Offset)
+			}
+		}
+	}
 	return err
+}
+
+func (h *handlers) insert(ctx context.Context, tx pgx.Tx, messages []inbox.Message) error {
+	var keys, values []string
+	var offsets []int64
+	for _, m := range messages {
+		keys, values, offsets = append(keys, string(m.Key)), append(values, string(m.Value)), append(offsets, m.Offset)
+	}
+	_, err := tx.Exec(ctx, `INSERT INTO effects (key, n, partition, record, process)
+		SELECT key, n::int, $4, record, $5 FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS m (key, n, record, place) ORDER BY place`,
+		keys, values, offsets, messages[0].Partition, h.Number)
+	return err
+}
+
+// misbehave does what becomes of an event by the seed, after its effect was written. Each attempt that is the first one fails, and an
+// event is delayed once in each process.
+func (h *handlers) misbehave(ctx context.Context, m inbox.Message) error {
+	hash := fnv.New64a()
+	_, _ = hash.Write(strconv.AppendUint([]byte(m.ID+" "), h.Seed, 10))
+	switch fate := hash.Sum64() % 1000; {
+	case fate < 10 && m.Attempt == 1:
+		fmt.Println("panic")
+		panic("a handler")
+	case fate >= 10 && fate < 20 && m.Attempt == 1:
+		fmt.Println("error")
+		return errBroken
+	case fate >= 20 && fate < 72:
+		if _, again := h.delayed.LoadOrStore(m.ID, true); again {
+			return nil
+		}
+		if fate < 22 { // until its time is over
+			fmt.Println("hang")
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		fmt.Println("slow")
+		time.Sleep(time.Duration(fate*2) * time.Millisecond)
+	}
+	return nil
 }
