@@ -151,7 +151,9 @@ func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, 
 	// the same epoch by another holder tells that this process was not the only one.
 	a.own = held != nil && held.Holder == r.holder && !held.Intended() &&
 		!slices.ContainsFunc(older, func(key string) bool { return strings.HasPrefix(key, held.Key()+".") })
-	if a.own && !a.gap {
+	// A write of this process that was given up may have arrived late, and lie behind the record that the
+	// session has started by.
+	if a.own && !a.gap && held.Position >= a.start {
 		rec, base = held, held // this process moved it, and the loop skips what it has received
 	}
 	if !records.Same(rec, held) {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/walpost/walpost/checkpoint"
 )
 
 // A second process that waits for the slot must go on where the first one stopped, also where the first one's last record differs from the
@@ -136,5 +138,32 @@ func TestAnEqualRecordOfAnotherHolderIsNotOverlooked(t *testing.T) {
 			t.Errorf("the other holder was overlooked:\n%s", a.logs.String())
 		}
 		a.stopped(t, 5*time.Second)
+	})
+}
+
+// A write that was given up can arrive while the next attempt is under way: then the newest record is the process's own, and behind the
+// one that the session was started by. A session that begins beyond its record would not bring what the record says comes next.
+func TestAnOwnRecordThatArrivesLateDoesNotMoveTheStart(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		first := w.start(Config{})
+		part := w.commit("a", "b")
+		w.want(t, 10*time.Second, "confirmed", func() bool { return w.id.SlotFound.Confirmed == w.pos })
+		first.stopped(t, 5*time.Second)
+		w.do(func() { w.slowOpen, w.id.SlotFound.Confirmed, w.clean = 2*time.Second, 100, false })
+		opens := look(w, &w.opens)
+		second := w.start(Config{})
+		w.want(t, time.Second, "the second has read the checkpoint", func() bool { return w.opens > opens })
+		w.do(func() {
+			late := *w.newest()
+			late.Epoch, late.Holder, late.Position = late.Epoch+1, second.relay.holder, 100
+			late.Next = &checkpoint.Next{Commit: part.begin, Rows: 1, LastEventID: part.rows[0].id}
+			w.records[late.HolderKey()] = late.Encode()
+		})
+		w.commit("a")
+		w.want(t, time.Minute, "delivered", w.allDelivered)
+		second.stopped(t, 5*time.Second)
+		if n := w.count[part.rows[0].id]; n != 1 {
+			t.Errorf("an event that both records say is delivered came %d times:\n%s", n, second.logs.String())
+		}
 	})
 }
