@@ -67,6 +67,9 @@ func (i Identity) InUse() string {
 	if i.Polled != nil {
 		what = "the table is polled for this relay"
 	}
+	if i.SlotFound.Client != "" {
+		return fmt.Sprintf("%s by server process %d of %s", what, i.SlotFound.ActivePID, i.SlotFound.Client)
+	}
 	return fmt.Sprintf("%s by server process %d", what, i.SlotFound.ActivePID)
 }
 
@@ -151,6 +154,7 @@ type SlotState struct {
 	Restart   LSN      // restart_lsn; 0 when the slot is lost
 	Active    bool
 	ActivePID int32
+	Client    string // address of who reads it
 	WALStatus string // reserved, extended, unreserved, lost
 	// Invalidation is the reason where the server gives one (Postgres 17+), "lost" where it only
 	// says that it is. Empty for a usable slot.

@@ -162,7 +162,7 @@ func (x *examination) rights() {
 		x.OK("monitoring", "role %s sees the sessions of other roles", s.Role)
 	} else {
 		x.Warn("monitoring", fix.BySQL("GRANT pg_monitor TO "+pgname.QuoteIdent(s.Role)+";"),
-			"role %s cannot see the sessions of other roles: if a session holds WAL back, walpost knows only its process id", s.Role)
+			"role %s cannot see the sessions of other roles: if a session holds WAL back, walpost knows only its process id, and if a relay dies without a word, its standby waits for wal_sender_timeout", s.Role)
 	}
 	for i := range x.f.Tables {
 		t := &x.f.Tables[i]

@@ -44,8 +44,8 @@ func terminated() *fakeProber {
 
 func TestStatusEveryFitsIntoTheServersPatience(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{
-		0: 10 * time.Second, time.Minute: 10 * time.Second, 10 * time.Minute: 10 * time.Second,
-		15 * time.Second: 5 * time.Second, 3 * time.Second: time.Second, 30 * time.Millisecond: 100 * time.Millisecond,
+		0: time.Second, time.Minute: time.Second, 10 * time.Minute: time.Second,
+		3 * time.Second: time.Second, 1500 * time.Millisecond: 500 * time.Millisecond, 30 * time.Millisecond: 100 * time.Millisecond,
 	} {
 		cfg := testConfig()
 		cfg.walSenderTimeout = timeout

@@ -27,12 +27,14 @@ type Source struct {
 	mu      sync.Mutex
 	warned  map[string]bool // warnings that are logged already; guarded by mu
 	outside logicalmsg.Outside
+
+	patience *patience
 }
 
 // NewSource makes a Source of a valid Config whose secrets are read. It does not connect.
 func NewSource(cfg Config) *Source {
 	cfg.CreateTimeout, cfg.Logger = cmp.Or(cfg.CreateTimeout, defaultCreateTimeout), cmp.Or(cfg.Logger, slog.Default())
-	return &Source{cfg: cfg, warned: map[string]bool{}}
+	return &Source{cfg: cfg, warned: map[string]bool{}, patience: newPatience()}
 }
 
 // Config returns the configuration, which must not be changed.
@@ -116,6 +118,7 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, m making) (
 	identity := identityOf(sys, &s.cfg, f)
 	identity.SlotFound.Created = made.created
 	cfg := s.session(identity, f, conn.Conn().RemoteAddr())
+	cfg.watch, cfg.patience = watcherOn(sql, s.cfg.Slot), s.patience
 	if made.snapshot == "" {
 		return newSession(conn, sql, cfg), nil
 	}

@@ -78,14 +78,17 @@ type sessionConfig struct {
 
 	// identity is what Open found, and what Identity returns until Start.
 	identity cdc.Identity
-	// recheck reads the identity and the slot once more by SQL. Start calls it when it holds the slot, and while it waits
-	// for a slot in use, to name who holds it.
+	// recheck reads the identity and the slot once more by SQL. Start calls it when it holds the slot.
 	recheck func(ctx context.Context) (cdc.Identity, error)
 	// catalog fills the catalog fields of a relation that nobody else has seen yet, on a connection of its own. Nil if
 	// nobody needs them. Next calls it, on the caller's goroutine.
 	catalog func(ctx context.Context, rel *cdc.Relation) error
 	// roots are the tables that partitions' rows are rows of, by the partition's OID.
 	roots map[uint32]pgname.Table
+	// watch looks at the process that has the slot while Start waits for it. Its functions are nil if nobody can.
+	watch watcher
+	// patience is the Source's; nil for a session whose slot nobody else reads.
+	patience *patience
 	// probe makes a fresh SQL connection, asks it something and closes it. The session's probe goroutine calls it.
 	probe func(ctx context.Context) error
 }
@@ -144,6 +147,11 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 func (s *Session) start(ctx context.Context, at cdc.LSN) error {
 	if err := s.conn.SyncConn(ctx); err != nil {
 		return fault.Retry(fmt.Errorf("start replication of slot %s: %w", s.cfg.slot, err))
+	}
+	if s.cfg.patience != nil {
+		if err := s.promise(ctx); err != nil {
+			return err
+		}
 	}
 	s.wire = newWire(s.conn.Conn())
 	s.received = at

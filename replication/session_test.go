@@ -243,22 +243,26 @@ func TestASlotInUseIsWaitedForAndItsHolderNamedOnce(t *testing.T) {
 			}
 			return cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: 120}}, nil
 		}
+		cfg.watch = watcher{every: lookEvery, look: func(context.Context) (holder, error) {
+			if !held.Load() {
+				return holder{}, nil
+			}
+			return holder{PID: 4711}, nil
+		}}
 		s, w := connectFake(t, cfg, nil)
 		done := make(chan error, 1)
 		go func() { done <- s.Start(t.Context(), 130) }()
 		want := `START_REPLICATION SLOT "slot" LOGICAL 0/82 (proto_version '1', publication_names '"pub"')`
-		began := time.Now()
-		for tries := 0; time.Since(began) < 20*time.Second; tries++ {
-			if got := <-w.queries; got != want {
-				t.Fatalf("query %s, want %s", got, want)
-			}
-			w.send(serverError("ERROR", "55006", "replication slot is active"), ready())
-			if tries > 40 {
-				t.Fatal("40 tries in 20 s")
-			}
+		if got := <-w.queries; got != want {
+			t.Fatalf("query %s, want %s", got, want)
 		}
-		<-w.queries
+		w.send(serverError("ERROR", "55006", "replication slot is active"), ready())
+		time.Sleep(20 * time.Second)
+		if n := len(w.queries); n > 0 {
+			t.Fatalf("%d tries while the catalog shows that the slot is in use: each is an error in the server's log", n)
+		}
 		held.Store(false)
+		<-w.queries
 		w.send(copyBoth(), transaction(200, "a"))
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -271,6 +275,41 @@ func TestASlotInUseIsWaitedForAndItsHolderNamedOnce(t *testing.T) {
 			t.Errorf("the holder is named %d times in 20 s:\n%s", n, &log)
 		}
 	})
+}
+
+// Without the catalog, and if it is wrong, the slot is tried now and then.
+func TestASlotInUseIsTriedWhateverTheCatalogSays(t *testing.T) {
+	for name, c := range map[string]struct {
+		look        func(context.Context) (holder, error)
+		least, most int // tries in a minute
+	}{
+		"it cannot be asked":   {func(context.Context) (holder, error) { return holder{}, errors.New("gone") }, 20, 100},
+		"it shows no user":     {func(context.Context) (holder, error) { return holder{}, nil }, 20, 100},
+		"it shows an old user": {func(context.Context) (holder, error) { return holder{PID: 4711}, nil }, 2, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := testConfig()
+				cfg.watch = watcher{every: lookEvery, look: c.look}
+				s, w := connectFake(t, cfg, nil)
+				done := make(chan error, 1)
+				go func() { done <- s.Start(t.Context(), 130) }()
+				tries := 0
+				for began := time.Now(); time.Since(began) < time.Minute; tries++ {
+					<-w.queries
+					w.send(serverError("ERROR", "55006", "replication slot is active"), ready())
+				}
+				if tries < c.least || tries > c.most {
+					t.Errorf("%d tries in a minute, want %d to %d", tries, c.least, c.most)
+				}
+				<-w.queries
+				w.send(copyBoth())
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 func TestStartGivesUpWaitingWithItsContext(t *testing.T) {

@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	statusMost  = 10 * time.Second
+	statusMost  = reportsEvery
 	statusLeast = 100 * time.Millisecond
 	// usualTimeout is wal_sender_timeout's default: what we go by where it is off.
 	usualTimeout = 60 * time.Second
 )
 
-// StatusEvery is how often Confirm must be called at least: every 10 s, or three times within wal_sender_timeout.
+// StatusEvery is how often Confirm must be called at least: every second, as promised to relays that wait for the slot, or
+// three times within a shorter wal_sender_timeout.
 func (s *Session) StatusEvery() time.Duration {
 	if s.cfg.walSenderTimeout <= 0 {
 		return statusMost

@@ -13,9 +13,11 @@ type wire struct {
 	wg       sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[net.Conn]bool // nil after close
+	conns map[net.Conn]bool // nil after close; true on the server's side
+	kept  map[net.Conn]bool // to the server, which must not notice that the client is gone
 	still chan struct{}     // closed if packets pass
 	down  bool              // nobody can connect
+	ended chan struct{}     // closed by close
 }
 
 func newWire(t *testing.T) *wire {
@@ -24,7 +26,7 @@ func newWire(t *testing.T) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wire{listener: l, conns: map[net.Conn]bool{}, still: make(chan struct{})}
+	w := &wire{listener: l, conns: map[net.Conn]bool{}, kept: map[net.Conn]bool{}, still: make(chan struct{}), ended: make(chan struct{})}
 	close(w.still)
 	t.Cleanup(w.close)
 	return w
@@ -59,12 +61,16 @@ func (w *wire) connect(client net.Conn) {
 		w.mu.Unlock()
 		return
 	}
-	w.conns[client], w.conns[server] = true, true
+	w.conns[client], w.conns[server] = false, true
 	w.mu.Unlock()
 	var both sync.WaitGroup
 	for from, to := range map[net.Conn]net.Conn{client: server, server: client} {
 		both.Go(func() {
-			defer to.Close() //nolint:errcheck // twice does no harm
+			defer func() {
+				if !w.keeps(to) {
+					_ = to.Close() // twice does no harm
+				}
+			}()
 			buf := make([]byte, 64<<10)
 			for {
 				n, err := from.Read(buf)
@@ -76,6 +82,9 @@ func (w *wire) connect(client net.Conn) {
 		})
 	}
 	both.Wait()
+	if w.keeps(server) {
+		<-w.ended
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.conns, client)
@@ -95,6 +104,28 @@ func (w *wire) cut() {
 	for c := range w.conns {
 		_ = c.Close() // the other side may have done so
 	}
+}
+
+// lose ends all connections of the clients. The server does not notice.
+func (w *wire) lose() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c, toServer := range w.conns {
+		if toServer {
+			w.kept[c] = true
+		}
+	}
+	for c, toServer := range w.conns {
+		if !toServer {
+			_ = c.Close() // the other side may have done so
+		}
+	}
+}
+
+func (w *wire) keeps(c net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.kept[c]
 }
 
 // stand has nothing pass until move is called.
@@ -131,6 +162,7 @@ func (w *wire) on() {
 func (w *wire) close() {
 	_ = w.listener.Close() // once
 	w.move()
+	close(w.ended)
 	w.cut()
 	w.mu.Lock()
 	w.conns = nil

@@ -83,6 +83,7 @@ type Slot struct {
 	Temporary    bool
 	Active       bool
 	ActivePID    int32   `json:"active_pid"`
+	Client       string  // address of the process that has it
 	Restart      cdc.LSN `json:"restart_lsn"`
 	Confirmed    cdc.LSN `json:"confirmed_flush_lsn"`
 	WALStatus    string  `json:"wal_status"`
@@ -94,7 +95,8 @@ type Slot struct {
 }
 
 func slotQuery(name string) string {
-	return "SELECT * FROM pg_replication_slots WHERE slot_name = " + pgname.QuoteLiteral(name)
+	return `SELECT s.*, host(a.client_addr) AS client FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
+ WHERE slot_name = ` + pgname.QuoteLiteral(name)
 }
 
 // Lost is the reason why the server has invalidated the slot, or "".
@@ -114,7 +116,7 @@ func (s *Slot) State() cdc.SlotState {
 	}
 	return cdc.SlotState{
 		Exists: true, Confirmed: s.Confirmed.Position(), Restart: s.Restart,
-		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus, Invalidation: s.Lost(),
+		Active: s.Active, ActivePID: s.ActivePID, Client: s.Client, WALStatus: s.WALStatus, Invalidation: s.Lost(),
 	}
 }
 
