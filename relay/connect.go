@@ -84,11 +84,11 @@ func (c *connector) connect(ctx context.Context) error {
 }
 
 // inUse tells the page that another process holds the slot. It is called beside the loop.
-func (c *connector) inUse(found cdc.Identity) {
+func (c *connector) inUse(why string) {
 	c.report(func() {
 		if c.sess == nil {
 			c.worked = true
-			c.l.to(inUse, found.InUse()+": waiting for it")
+			c.l.to(inUse, why)
 		}
 	})
 }

@@ -64,7 +64,7 @@ var errMoved = errors.New("another process moved the checkpoint while this proce
 // The slot is the lock. Whoever held the slot before may have moved the record after this attempt
 // first read it. So the attempt reads the record once more when it holds the slot. Only then it
 // writes the next epoch. A former holder that wakes up later writes where nobody looks.
-func (r *opener) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
+func (r *opener) open(ctx context.Context, inUse func(why string)) attempt {
 	for {
 		var a attempt
 		if a.err = r.try(ctx, &a, inUse); a.err != nil {
@@ -79,7 +79,7 @@ func (r *opener) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 }
 
 // try fills a. If it returns an error, a may have a session that is of no use.
-func (r *opener) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) error {
+func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) error {
 	r.loss = ""
 	stored, err := r.newest(ctx)
 	if err = r.judgeLoss(ctx, err); err != nil {
@@ -124,7 +124,7 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) 
 		return base.Unfinished()
 	}
 	if a.found.SlotFound.ActivePID != 0 {
-		inUse(a.found)
+		inUse(standby(a.found, stored.Rec))
 	}
 	if err = a.sess.Start(ctx, a.start); err != nil {
 		return fmt.Errorf("start streaming from %s: %w", a.start, err)
@@ -137,6 +137,15 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) 
 		// failed, the checkpointer may write under the same epoch, and its record may be further.
 		return r.store.Alone(ctx, func(store records.Store) error { return r.takeOver(ctx, store, a, rec, base) })
 	})
+}
+
+// standby says for whom this process waits. The holder is the one in the status of that process.
+func standby(found cdc.Identity, rec *checkpoint.Record) string {
+	why := found.InUse() + ": waiting for it"
+	if rec != nil && !rec.Intended() {
+		why += fmt.Sprintf(" (standby behind holder %s, epoch %d)", rec.Holder, rec.Epoch)
+	}
+	return why
 }
 
 // takeOver writes the record of a's epoch, if the newest record still is rec. base is the record
