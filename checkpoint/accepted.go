@@ -40,12 +40,12 @@ func StillOpen(accepted []Accepted, closed []string) []Accepted {
 }
 
 // Accept notes in r, the first record behind the gap of ref, that a person has accepted it. Nothing is
-// noted if workers claim the rows, because the table says what is not delivered, or if there is no table.
+// noted if workers claim the rows, because the table says what is not delivered, if there is no table, or if no event is missing.
 func (r *Record) Accept(ref *Refusal) {
 	if ref.Record != nil {
 		r.Accepted = slices.Clone(ref.Record.Accepted)
 	}
-	if !ref.Claims() && !ref.Found.Tableless {
+	if !ref.Claims() && !ref.Found.Tableless && !ref.Complete() {
 		r.Accepted = append(r.Accepted, Accepted{Token: ref.Token, Gap: strings.ToValidUTF8(ref.Error(), "?"), Time: r.Time})
 	}
 }

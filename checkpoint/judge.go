@@ -20,8 +20,9 @@ var ErrNoSlot = errors.New("the slot does not exist, and no checkpoint belongs t
 // start from. A caller that has read further and has the rest in flight asks with a copy of the
 // record that says so.
 //
-// A record that is accepted on a higher timeline is true on it as it stands, Next included. It may
-// be written again under that timeline.
+// On a higher timeline that left the record's before its Position, but after everything that was delivered, the start is where
+// it left: the WAL of the old primary that the new one lacks held no event. Otherwise a record that is
+// accepted on a higher timeline is true on it as it stands, Next included. It may be written again under that timeline.
 //
 // Judge cannot detect one case: two histories that part on one timeline, once the server has
 // written past the record again. This happens if a copy is started without recovery, or if two
@@ -48,7 +49,19 @@ func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 		}
 		return 0, refusal
 	}
-	return rec.Position, nil
+	return rec.Start(&found), nil
+}
+
+// Start is where to go on with r on the server that was found, if Judge accepts it: at Position, or where the server's history left
+// r's timeline before that and behind everything that was delivered.
+func (r *Record) Start(found *cdc.Identity) cdc.Position {
+	if found.SystemID != r.SystemID || found.Timeline <= r.Timeline || found.Polled != nil || r.Polled != nil || r.Position.IsNumber() {
+		return r.Position
+	}
+	if end, ok := fork(found, r.Timeline); ok && end >= r.delivered() {
+		return min(r.Position, end.Position())
+	}
+	return r.Position
 }
 
 func judge(rec *Record, found *cdc.Identity) Reason {
@@ -64,9 +77,11 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 	}
 	reach := rec.reach()
 	if found.Timeline > rec.Timeline && reach > 0 {
-		if end, ok := fork(found, rec.Timeline); !ok || end < reach {
+		end, ok := fork(found, rec.Timeline)
+		if !ok || end < rec.delivered() {
 			return TimelineForked
 		}
+		reach = min(reach, end)
 	}
 	switch slot := &found.SlotFound; {
 	case found.Server < reach:
@@ -82,7 +97,7 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		return SlotMissing
 	case lost(slot):
 		return SlotLost
-	case slot.Confirmed > rec.Position:
+	case slot.Confirmed > rec.Start(found):
 		// walpost never moves the slot beyond the record, because the checkpoint is durable before
 		// a position is confirmed. The server would start at the slot's position, whatever it is
 		// asked for. A slot behind the record is fine: walpost was killed in between, or the server
@@ -136,6 +151,14 @@ func (r *Record) reach() cdc.LSN {
 		reach = max(reach, n.CommitEnd, n.Commit+1)
 	}
 	return reach.LSN()
+}
+
+// delivered is the end of what r is known to have delivered. It is reach, or before it.
+func (r *Record) delivered() cdc.LSN {
+	if r.Delivered == 0 || r.Polled != nil || r.Copy != nil || r.Next != nil && r.Next.Rows > 0 {
+		return r.reach()
+	}
+	return r.Delivered.LSN()
 }
 
 // fork is where the history of found left timeline.

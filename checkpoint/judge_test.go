@@ -136,7 +136,38 @@ var judgements = []struct {
 	{what: "a higher timeline that left within the transaction delivered in part", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
 		r.Next = &Next{Commit: 0x2400, CommitEnd: 0x2430, Rows: 2}
 		descended(f, 0x2400)
-	}, says: `the server's history left timeline 3 at 0/2400, but checkpoint shop.walpost/7 at 0/2000 has delivered events of this timeline up to 0/2430: events from 0/2000 onwards may be missing, and the end of the gap is unknown`},
+	}, says: `the server's history left timeline 3 at 0/2400, but checkpoint shop.walpost/7 at 0/2000 has delivered events of this timeline up to 0/2430: no event of this server is missing, because the slot still has everything after 0/1F00, but consumers have events that this server lacks`},
+	{what: "a higher timeline that left below the record, where nothing was delivered", start: 0x1F80, change: func(r *Record, f *cdc.Identity) {
+		r.Delivered = 0x1F80
+		descended(f, 0x1F80)
+	}},
+	{what: "the same, and the server has not reached the record", start: 0x1F80, change: func(r *Record, f *cdc.Identity) {
+		r.Delivered = 0x1F00
+		descended(f, 0x1F80)
+		f.Server = 0x1F90
+	}},
+	{what: "the same, without the slot", reason: SlotMissing, from: 0x1F80, slot: true, change: func(r *Record, f *cdc.Identity) {
+		r.Delivered = 0x1F00
+		descended(f, 0x1F80)
+		f.SlotFound = cdc.SlotState{}
+	}, says: `slot "walpost" does not exist, but checkpoint shop.walpost/7 at 0/2000 was written for this slot: events from 0/1F80 to the start of a new slot may be missing`},
+	{what: "the same, with a slot of the new timeline", reason: SlotAhead, from: 0x1F80, to: 0x1F90, change: func(r *Record, f *cdc.Identity) {
+		r.Delivered = 0x1F00
+		descended(f, 0x1F80)
+		f.SlotFound.Confirmed = 0x1F90
+	}},
+	{what: "a higher timeline that left below an event that was delivered", reason: TimelineForked, from: 0x1F7F, change: func(r *Record, f *cdc.Identity) {
+		r.Delivered = 0x1F80
+		descended(f, 0x1F7F)
+	}, says: `the server's history left timeline 3 at 0/1F7F, but checkpoint shop.walpost/7 at 0/2000 has delivered events of this timeline up to 0/1F80: no event of this server is missing, because the slot still has everything after 0/1F00, but consumers have events that this server lacks`},
+	{what: "a higher timeline that left where nothing was delivered, but rows of the table were", reason: TimelineForked, from: 0x1F80, change: func(r *Record, f *cdc.Identity) {
+		r.Delivered, r.Copy = 0x1F00, &Copy{Origin: OriginSnapshot, Slot: true}
+		descended(f, 0x1F80)
+	}},
+	{what: "a higher timeline that left where nothing was delivered, and a part of the next transaction was", reason: TimelineForked, from: 0x1F80, change: func(r *Record, f *cdc.Identity) {
+		r.Delivered, r.Next = 0x1F00, &Next{Commit: 0x2400, Rows: 1}
+		descended(f, 0x1F80)
+	}},
 	{what: "the same, and its end was not read", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
 		r.Next = &Next{Commit: 0x2400, Rows: 2}
 		descended(f, 0x2400)

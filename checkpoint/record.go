@@ -36,6 +36,9 @@ type Record struct {
 	Slot     string       `json:"slot"`
 	Database string       `json:"database"`
 	Position cdc.Position `json:"lsn"` // of the source: everything before it is delivered and acknowledged
+	// Delivered is the end of the newest transaction before Position that may have delivered an event: up to Position there was none,
+	// only keepalives and transactions of others. It is 0 if that is not known, and for a source that polls.
+	Delivered cdc.Position `json:"delivered,omitzero"`
 	// Polled is the table of a source that polls, nil for a source that reads a slot. If it polls, WAL is
 	// the LSN before which everything delivered was written, 0 if that does not matter.
 	Polled *cdc.Polled `json:"polled,omitempty"`
@@ -76,6 +79,9 @@ func First(name, holder string, found cdc.Identity, at cdc.Position, now time.Ti
 		Name: name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Database: found.Database, Slot: found.Slot, Polled: found.Polled,
 		Position: at, Published: Seen(found), Holder: holder, Time: now.UTC(),
 	}
+	if found.Polled == nil && !at.IsNumber() {
+		r.Delivered = at
+	}
 	if found.Polled != nil && at != cdc.Numbered(1) {
 		// The relay begins behind rows that are there. A server that lacks the WAL of these rows can give
 		// their transaction ids to other rows.
@@ -88,7 +94,9 @@ func First(name, holder string, found cdc.Identity, at cdc.Position, now time.Ti
 func (r *Record) Begun(found cdc.Identity) *Record {
 	next := *r
 	next.Position, next.Timeline, next.Published = found.SlotFound.Confirmed, found.Timeline, Seen(found)
+	next.Delivered = next.Position
 	if found.Polled != nil {
+		next.Delivered = 0
 		c := *r.Copy
 		c.Border = found.Border
 		next.Copy, next.Border, next.WAL = &c, found.Border, found.Server
@@ -103,6 +111,18 @@ func (r *Record) Pass() {
 	}
 }
 
+// Deliver moves Delivered, for a record whose Position has been moved and whose Next has not. end is the end of the newest transaction
+// before Position that is known to have delivered an event, 0 for none.
+func (r *Record) Deliver(end cdc.Position) {
+	switch {
+	case r.Polled != nil || r.Delivered == 0:
+	case r.Next != nil && r.Next.Rows > 0 && r.Position > r.Next.Commit:
+		r.Delivered = r.Position // the process before may have delivered all of it
+	default:
+		r.Delivered = max(r.Delivered, end)
+	}
+}
+
 // Follow takes over what stays the same when a process takes the slot and writes r: from base, which the source was judged
 // by, and from held, the newest record. Each is nil for none. copies says that the process goes on with the copy of base.
 func (r *Record) Follow(base, held *Record, copies bool) {
@@ -110,6 +130,10 @@ func (r *Record) Follow(base, held *Record, copies bool) {
 		// This holds on another timeline too: Judge has checked that it left the old one behind
 		// that transaction.
 		r.Next, r.WAL, r.Border, r.CommitTime, r.Accepted = base.Next, base.WAL, base.Border, base.CommitTime, base.Accepted
+		r.Delivered = min(base.Delivered, r.Position)
+		if r.Position < base.Position { // where the old timeline ended: nothing of Next is delivered
+			r.Next = nil
+		}
 	}
 	if copies {
 		c := *base.Copy
@@ -148,6 +172,9 @@ func (r *Record) Encode() []byte {
 	w.Version = Version
 	w.Time = w.Time.UTC().Round(0)
 	w.CommitTime = w.CommitTime.UTC().Round(0)
+	if w.Delivered = min(w.Delivered, w.Position); w.Polled != nil || w.Position.IsNumber() {
+		w.Delivered = 0
+	}
 	if w.Published != nil {
 		p := *w.Published
 		p.Time, w.Published = p.Time.UTC().Round(0), &p
@@ -237,6 +264,8 @@ func (r *Record) check() error {
 		return errors.New("lsn must not be 0")
 	case !r.Intended() && r.Position.IsNumber() != (r.Polled != nil):
 		return fmt.Errorf("position must be a number if polled is set, and otherwise an LSN (got %s)", r.Position)
+	case r.Delivered != 0 && (r.Polled != nil || r.Delivered.IsNumber() || r.Delivered > r.Position):
+		return fmt.Errorf("delivered must be an LSN that is at most lsn, and 0 with polled (got %s)", r.Delivered)
 	case r.Time.UTC().Year() < 0 || r.Time.UTC().Year() > 9999:
 		return fmt.Errorf("time must be in the years 0 to 9999, in UTC (got %d)", r.Time.UTC().Year())
 	case r.Polled != nil && (r.Slot != "" || r.Copies(OriginSnapshot) || r.Published != nil):

@@ -65,7 +65,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		r.From = slot.Confirmed // it survives an invalidation
 	} else {
 		c := *rec
-		r.Record, r.From, r.Since = &c, rec.Position, rec.CommitTime
+		r.Record, r.From, r.Since = &c, rec.Start(&found), rec.CommitTime
 	}
 	// comparable says that the positions found belong to the record's history, or to one that
 	// continues it from From on.
@@ -173,6 +173,16 @@ func (r *Refusal) KeepsPosition() bool {
 	return r.Reason == TableReplaced || r.Reason == PublicationChanged || r.Reason == OtherPublication || r.Reason == OtherTables
 }
 
+// Complete reports whether the slot still gives everything that this server has behind what is delivered, so that only the consumers have too
+// much: events of a history that was given up. Then going on starts where the histories part.
+func (r *Refusal) Complete() bool {
+	if r.Reason != TimelineForked || r.Polls() || r.NeedsSlot() || len(r.Changes) > 0 || r.Record.Copy != nil {
+		return false
+	}
+	end, ok := fork(&r.Found, r.Record.Timeline)
+	return ok && r.From == min(r.Record.Position, end.Position()) && r.Found.SlotFound.Confirmed <= r.From
+}
+
 // KeepsSlot reports whether a recover publishes what is missing and then goes on with the slot that
 // exists.
 func (r *Refusal) KeepsSlot() bool {
@@ -203,7 +213,10 @@ func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err er
 		return 0, fmt.Errorf("the server, the slot or the checkpoint has changed since walpost refused gap %s", ref.Token)
 	}
 	if ref.KeepsPosition() {
-		return ref.Record.Position, nil
+		return ref.Record.Start(&found), nil
+	}
+	if ref.Complete() {
+		return ref.From, nil
 	}
 	return found.SlotFound.Confirmed, nil
 }
@@ -249,7 +262,7 @@ func (r *Refusal) found() string {
 			return fmt.Sprintf("the server is on timeline %d, which does not continue timeline %d of %s", f.Timeline, rec.Timeline, key)
 		}
 		return fmt.Sprintf("the server's history left timeline %d at %s, but %s has delivered events of this timeline up to %s",
-			rec.Timeline, end, key, rec.reach())
+			rec.Timeline, end, key, rec.delivered())
 	case ServerBehind:
 		return fmt.Sprintf("the server's WAL ends at %s, but %s has delivered events up to %s: the server was restored from an earlier copy",
 			f.Server, key, rec.reach())
@@ -290,6 +303,8 @@ func (r *Refusal) gap() string {
 		return "the table may lack what walpost noted in it after this checkpoint, so rows may be delivered twice"
 	case r.Polls():
 		return "events that were committed after this checkpoint may be missing"
+	case r.Complete():
+		return fmt.Sprintf("no event of this server is missing, because the slot still has everything after %s, but consumers have events that this server lacks", r.Found.SlotFound.Confirmed)
 	case r.To != 0:
 		return fmt.Sprintf("events from %s to %s may be missing", r.From, r.To)
 	case r.Reason == OtherTables:

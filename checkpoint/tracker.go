@@ -33,6 +33,7 @@ import (
 type Tracker struct {
 	safe cdc.Position // end of the transactions that are finished, with all before
 	when time.Time    // commit time of the newest of them that had a delivery
+	full cdc.Position // end of that transaction; 0 for none
 	last cdc.Position // newest end that was reported: of a transaction, an idle report, or the start
 
 	// The transactions that are not behind safe have the numbers first to next-1, oldest first; each
@@ -49,6 +50,7 @@ type Tracker struct {
 type transaction struct {
 	committed time.Time
 	end       cdc.Position // of it and of all empty transactions behind it; 0 while it is open
+	full      cdc.Position // of it alone
 	pending   int          // deliveries without acknowledgement
 	bytes     int          // their sizes
 	part      bool         // the next one is of the same transaction
@@ -133,7 +135,8 @@ func (t *Tracker) Commit(end cdc.Position) error {
 		t.Idle(end)
 		return nil
 	}
-	t.at(t.next - 1).end = end
+	tx := t.at(t.next - 1)
+	tx.end, tx.full = end, end
 	t.last = end
 	t.advance()
 	return nil
@@ -180,6 +183,10 @@ func (t *Tracker) Safe() cdc.Position { return t.safe }
 // if there was none since New.
 func (t *Tracker) SafeTime() time.Time { return t.when }
 
+// SafeEnd is the end of that transaction, and at most Safe: nothing was delivered between the two. It is 0 if there was none
+// since New.
+func (t *Tracker) SafeEnd() cdc.Position { return t.full }
+
 // InFlight is the number of deliveries without acknowledgement, and their bytes.
 func (t *Tracker) InFlight() (events, bytes int) { return t.events, t.bytes }
 
@@ -204,7 +211,7 @@ func (t *Tracker) advance() {
 			return
 		}
 		if !tx.part {
-			t.safe, t.when = tx.end, tx.committed
+			t.safe, t.when, t.full = tx.end, tx.committed, tx.full
 		}
 		t.first++
 	}

@@ -82,6 +82,19 @@ func (w *twin) safe() cdc.Position {
 	return pos
 }
 
+// safeEnd is the end of the newest transaction before safe that had a delivery.
+func (w *twin) safeEnd() (end cdc.Position) {
+	for _, e := range w.log {
+		if e.open || slices.Contains(e.acked, false) {
+			break
+		}
+		if len(e.acked) > 0 {
+			end = e.end
+		}
+	}
+	return end
+}
+
 func (w *twin) inFlight() (events, bytes int) {
 	for _, e := range w.log {
 		for i, acked := range e.acked {
@@ -238,6 +251,9 @@ func (p *pair) differ() error {
 	if got, want := p.t.Safe(), p.w.safe(); got != want {
 		return fmt.Errorf("safe is %d, must be %d", got, want)
 	}
+	if got, want := p.t.SafeEnd(), p.w.safeEnd(); got != want {
+		return fmt.Errorf("the newest delivery before safe ends at %d, must be %d", got, want)
+	}
 	events, bytes := p.t.InFlight()
 	if e, b := p.w.inFlight(); events != e || bytes != b {
 		return fmt.Errorf("in flight are %d events, %d bytes; must be %d, %d", events, bytes, e, b)
@@ -277,10 +293,10 @@ func (p *pair) state() string {
 		return 0
 	}
 	t := p.t
-	put(int(t.safe), int(t.last), int(t.first), int(t.next), flag(t.open), t.added, t.events, t.bytes, len(t.ring))
+	put(int(t.safe), int(t.full), int(t.last), int(t.first), int(t.next), flag(t.open), t.added, t.events, t.bytes, len(t.ring))
 	for n := t.first; n != t.next; n++ {
 		tx := t.at(n)
-		put(int(tx.end), tx.pending, tx.bytes, int(tx.committed.Unix()), flag(tx.part))
+		put(int(tx.end), int(tx.full), tx.pending, tx.bytes, int(tx.committed.Unix()), flag(tx.part))
 	}
 	for _, part := range p.w.parts {
 		put(int(part.number), part.entry, part.adds, flag(p.w.passed(part)))

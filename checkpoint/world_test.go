@@ -99,6 +99,8 @@ type truth struct {
 	// back says that the server's line does not hold the memory's timeline. What is remembered may well be there; but the
 	// line is not the one that was followed, and that alone is to be refused.
 	back bool
+	// start is where to go on, if that is honest.
+	start cdc.Position
 }
 
 func (m *memory) truth(s *server) truth {
@@ -112,23 +114,31 @@ func (m *memory) truth(s *server) truth {
 	case !s.slot.exists || s.slot.lost:
 		return truth{dishonest: "no usable slot"}
 	}
+	at := m.rec.Position
 	for i, r := range m.wal {
+		if i < len(s.wal) && s.wal[i].id == r.id {
+			continue
+		}
+		// Here the histories part. If the server has a timeline of its own from here on, and nothing behind it was delivered, the
+		// relay goes on here.
+		ours := slices.ContainsFunc(m.wal[i:], func(r walRecord) bool { return r.tx })
+		if s.timeline > m.rec.Timeline && s.descendsFrom(m.rec.Timeline) && s.left(m.rec.Timeline) == r.start && !ours {
+			at = r.start
+			break
+		}
 		if i >= len(s.wal) {
 			return truth{dishonest: fmt.Sprintf("the server has not written record %d, and would be started beyond its end", r.id)}
 		}
-		if s.wal[i].id == r.id {
-			continue
-		}
 		return truth{
 			dishonest: fmt.Sprintf("record %d was delivered, and record %d stands in its place", r.id, s.wal[i].id),
-			unseen:    s.wal[i].timeline == r.timeline && s.left(r.timeline).LSN() >= m.rec.reach(),
+			unseen:    s.wal[i].timeline == r.timeline && s.left(r.timeline).LSN() >= m.rec.delivered(),
 		}
 	}
 	for _, r := range s.wal {
 		// Whether it is one of ours does not matter: whoever moved the slot over it did not look.
-		if r.end > m.rec.Position && r.end <= s.slot.confirmed {
+		if r.end > at && r.end <= s.slot.confirmed {
 			return truth{dishonest: fmt.Sprintf("the slot leaves out record %d", r.id)}
 		}
 	}
-	return truth{back: !s.descendsFrom(m.rec.Timeline)}
+	return truth{back: !s.descendsFrom(m.rec.Timeline), start: at}
 }

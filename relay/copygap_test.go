@@ -259,6 +259,7 @@ func TestAnUnfinishedChangeOfTheSourceIsNotContinuedOnAServerThatWentBack(t *tes
 		rec := w.record()
 		was := *rec
 		was.Polled, was.Slot, was.Position, was.WAL, was.Next, was.Published = &cdc.Polled{Strategy: "cursor"}, "", cdc.Numbered(7), rec.Position.LSN()+1<<30, nil, nil
+		was.Delivered = 0
 		rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.Position, Former: &was}
 		w.do(func() { w.records[rec.HolderKey()] = rec.Encode() })
 		var begun []*checkpoint.Copy

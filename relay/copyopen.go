@@ -214,6 +214,9 @@ func (r *opener) planRecover(ctx context.Context, rec *checkpoint.Record) (*chec
 // to publish.
 func (r *opener) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found cdc.Identity) (*checkpoint.Record, error) {
 	base := *gap.Record
+	if start := base.Start(&found); start < base.Position { // nothing of Next is delivered
+		base.Position, base.Delivered = start, start
+	}
 	since, err := r.cfg.Copying.Gap(ctx, gap, base.Copy)
 	if err != nil {
 		return nil, err

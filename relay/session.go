@@ -120,6 +120,10 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) er
 		}
 		a.start = base.Position
 	}
+	if base != nil && a.start < base.Position {
+		r.log.Info("a standby was promoted before it had replayed all WAL up to the checkpoint: the missing WAL had no events, so walpost continues where the histories part",
+			slog.String(a.start.Log()), "checkpoint", base.Position.String(), "timeline", a.found.Timeline)
+	}
 	if base.Copies(checkpoint.OriginRecover) && !r.copies(base) {
 		return base.Unfinished()
 	}
@@ -268,7 +272,10 @@ func (r *opener) accept(ctx context.Context, a *attempt, refused error) (*checkp
 	case gap.Reason == checkpoint.TableReplaced: // Next counts rows of the former table
 		base.Border, base.CommitTime = gap.Record.Border, gap.Record.CommitTime
 	case gap.KeepsPosition(): // no part of the stream or of a copy is in the gap
-		base.Next, base.Copy, base.CommitTime = gap.Record.Next, gap.Record.Copy, gap.Record.CommitTime
+		base.Copy, base.CommitTime = gap.Record.Copy, gap.Record.CommitTime
+		if start == gap.Record.Position {
+			base.Next = gap.Record.Next
+		}
 	case r.copies(gap.Record):
 		base.Copy = gap.Record.CopyBehind(a.found)
 	}

@@ -289,6 +289,7 @@ func (s *streaming) safe() cdc.Position { return s.flight.Tracker.Safe() }
 
 func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
 	var sent uint64
+	rec.Deliver(s.flight.Tracker.SafeEnd())
 	rec.Next, sent = s.flight.Delivered()
 	settled := last && s.inFlight() == 0
 	if left := s.progress.Left(); settled && left != nil {

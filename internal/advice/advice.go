@@ -138,6 +138,9 @@ func (a *advised) streamed(gap *checkpoint.Refusal) {
 		a.commands = append(a.commands, fault.RecoverCommands(false)...)
 		a.say("%s", fault.Recover(false))
 		a.accept(gap, "To skip the events of this gap instead (and of no other gap)", lost)
+	case gap.Complete():
+		a.say("If this is the right server, accept the gap: walpost continues at %s, where the histories part, and skips nothing. Consumers keep the events that this server lacks.", gap.From)
+		a.accept(gap, onlyThis, "no event of this server")
 	case gap.NeedsSlot():
 		a.say("If you accept the gap, walpost creates a new slot and starts there, so it delivers no row that was committed before.")
 		a.afterwards(gap)
