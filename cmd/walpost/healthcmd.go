@@ -22,7 +22,7 @@ Postgres, is alive, because a restart wouldn't help. With --ready, health asks f
 and prints what the relay is waiting for. With --standby-ok, a process that waits for another relay
 to end counts as ready, too.
 
-health reads only http.listen from the configuration, and doesn't connect to the database or to
+health reads only the section http of the configuration, and doesn't connect to the database or to
 Kafka. It exits with
 
   0  if the relay answers that it is alive, or ready
@@ -49,9 +49,9 @@ Kafka. It exits with
 			if why := askrelay.NoAddress(cfg.HTTP); why != "" {
 				return usageError{errors.New(why)}
 			}
-			client := askrelay.Client(cfg.HTTP.Listen)
+			client := askrelay.NewClient(cfg.HTTP)
 			defer client.CloseIdleConnections()
-			code, answer, err := askrelay.Get(ctx, client, path)
+			code, answer, err := client.Get(ctx, path)
 			if err != nil {
 				return fmt.Errorf("no relay answers at %s: %w", cfg.HTTP.Listen, err)
 			}

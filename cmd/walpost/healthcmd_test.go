@@ -10,6 +10,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/command/statuspage"
+	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -43,6 +44,39 @@ func TestHealthAsksTheRelay(t *testing.T) {
 			}
 		}
 		stop()
+	}
+}
+
+// The commands that ask a relay log in as its configuration says, and talk to nobody who shows another certificate.
+func TestHealthLogsInAndKnowsTheCertificate(t *testing.T) {
+	_, cert, key := testenv.NewAuthority(t).Pair("http")
+	_, other, _ := testenv.NewAuthority(t).Pair("http")
+	var s walpost.Status
+	s.State, s.Ready, s.Turned = relay.Streaming, true, time.Now()
+	addr, stop, err := statuspage.New(statuspage.Config{
+		Listen: "127.0.0.1:0", TLS: &statuspage.TLS{CertFile: cert, KeyFile: key}, Username: "ops", Password: "right",
+	}, statuspage.Build{}).Serve(&still{s}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for _, c := range []struct{ cert, more, says string }{
+		{cert, "username: ops, password: right", "ok\n"},
+		{cert, "username: ops, password: wrong", "walpost: http.username and its password are required\n"},
+		{other, "username: ops, password: right", "walpost: no relay answers at " + addr + ": its certificate is not the one in http.tls.cert_file\n"},
+		{"", "username: ops, password: right", "walpost: Client sent an HTTP request to an HTTPS server.\n"},
+	} {
+		file := filepath.Join(t.TempDir(), "walpost.yaml")
+		text := "http: {listen: '" + addr + "', " + c.more
+		if c.cert != "" {
+			text += ", tls: {cert_file: " + c.cert + ", key_file: " + strings.TrimSuffix(c.cert, "pem") + "key}"
+		}
+		if err := os.WriteFile(file, []byte(text+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, out := command(t, "health", "--ready", "--config", file); out != c.says {
+			t.Errorf("%s, %s: %q, must be %q", c.cert, c.more, out, c.says)
+		}
 	}
 }
 

@@ -87,7 +87,7 @@ func runRelay(ctx context.Context, cfg fileConfig, log *slog.Logger, started fun
 			return err
 		}
 		defer stop()
-		page = "http://" + addr + "/"
+		page = cfg.HTTP.URL(addr) + "/"
 		log.Info("http listens", "url", page)
 	}
 	if started != nil {

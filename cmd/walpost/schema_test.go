@@ -180,10 +180,12 @@ func beside(t *testing.T, in doc, key string, value any) {
 	}
 	source := in["source"].(doc)
 	polled(in, key)
-	if strings.HasSuffix(key, "_file") && !strings.HasPrefix(key, "kafka.tls.") {
+	if strings.HasSuffix(key, "_file") && !strings.Contains(key, ".tls.") {
 		section := in["source"].(doc)
 		if strings.HasPrefix(key, "kafka.sasl.") {
 			section = in["kafka"].(doc)["sasl"].(doc)
+		} else if strings.HasPrefix(key, "http.") {
+			section = in["http"].(doc)
 		}
 		section[key[strings.LastIndex(key, ".")+1:]] = secret
 	}
@@ -211,8 +213,14 @@ func beside(t *testing.T, in doc, key string, value any) {
 		set(in, []string{"records", "headers[]", "insert"}, "x")
 	case "records.extended.headers.enabled":
 		set(in, []string{"records", "topic.prefix"}, "shop")
-	case "kafka.tls.ca_file", "kafka.tls.cert_file", "kafka.tls.key_file":
-		t.Skip("package kafka has the tests with certificates")
+	case "kafka.tls.ca_file", "kafka.tls.cert_file", "kafka.tls.key_file", "http.tls.cert_file", "http.tls.key_file":
+		t.Skip("packages kafka and statuspage have the tests with certificates")
+	case "source.rds_iam":
+		source["dsn"] = "postgres://walpost@db/shop?sslmode=require"
+	case "http.username":
+		set(in, []string{"http", "password"}, "p")
+	case "http.password", "http.password_file":
+		set(in, []string{"http", "username"}, "u")
 	case "kafka.sasl.mechanism":
 		switch value {
 		case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":

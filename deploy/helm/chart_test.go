@@ -1,6 +1,7 @@
 package helm
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"flag"
@@ -189,7 +190,9 @@ type (
 		Spec              struct {
 			Selector  metav1.LabelSelector `json:"selector"`
 			Endpoints []struct {
-				Port, Path, Interval string
+				Port, Path, Interval, Scheme string
+				BasicAuth                    struct{ Username, Password map[string]string }
+				TLSConfig                    struct{ InsecureSkipVerify bool }
 			} `json:"endpoints"`
 		} `json:"spec"`
 	}
@@ -254,15 +257,23 @@ var secretFile = regexp.MustCompile(`/run/secrets/[a-z/.-]+`)
 func validate(t *testing.T, config string) {
 	t.Helper()
 	dir := t.TempDir()
+	server := httptest.NewTLSServer(nil)
+	server.Close()
+	pair := server.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, path := range secretFile.FindAllString(config, -1) {
 		if err := os.MkdirAll(filepath.Dir(dir+path), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		content := "secret"
-		if strings.HasSuffix(path, ".crt") {
-			server := httptest.NewTLSServer(nil)
-			content = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
-			server.Close()
+		switch filepath.Ext(path) {
+		case ".crt":
+			content = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}))
+		case ".key":
+			content = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
 		}
 		if err := os.WriteFile(dir+path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)

@@ -44,6 +44,15 @@ type Config struct {
 	// More names under which browsers may request `/` and `/api/…`, besides IP addresses and
 	// `localhost`. Any other name gets status 421, to prevent DNS rebinding.
 	Hosts []string `yaml:"hosts" example:"[walpost.internal]"`
+	// Serves HTTPS instead of HTTP.
+	TLS *TLS `yaml:"tls"`
+	// Every request needs this user (HTTP basic authentication). Without it, `/livez` and `/readyz`
+	// answer with the status code only.
+	Username string `yaml:"username" example:"walpost"`
+	// The user's password.
+	Password conf.Secret `yaml:"password" example:"secret"`
+	// A file with the password.
+	PasswordFile string `yaml:"password_file" example:"/run/secrets/http"`
 }
 
 // DefaultConfig listens on this machine only.
@@ -59,6 +68,7 @@ func (c Config) Validate(found *conf.Problems) {
 			found.Add("http.listen", conf.MustBe, "host:port, or off", c.Listen)
 		}
 	}
+	c.validateAccess(found)
 	for i, host := range c.Hosts {
 		if !hostName.MatchString(host) {
 			found.Add(fmt.Sprintf("http.hosts[%d]", i), conf.MustBe, "a name without a scheme, a port or a wildcard", host)
@@ -125,11 +135,17 @@ func (s *Server) Serve(relay Relay, log *slog.Logger) (addr string, stop func(),
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what is wrong with a client
+	}
+	serve := func() error { return server.Serve(l) }
+	if s.cfg.TLS != nil {
+		server.TLSConfig = s.cfg.TLS.config()
+		serve = func() error { return server.ServeTLS(l, "", "") }
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("http stopped", "err", err)
 		}
 	}()
@@ -145,8 +161,8 @@ func (s *Server) Serve(relay Relay, log *slog.Logger) (addr string, stop func(),
 	}, nil
 }
 
-// handler answers /livez, /readyz, /metrics, /api/status, /api/history and the status page. It shows no secret and changes nothing, so it
-// asks for no credentials; by default it listens on this host only.
+// handler answers /livez, /readyz, /metrics, /api/status, /api/history and the status page. It shows no secret and changes nothing, so by
+// default it asks for no credentials, and listens on this host only.
 func (s *Server) handler(relay Relay, past *history) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -184,7 +200,7 @@ func (s *Server) handler(relay Relay, past *history) http.Handler {
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, page, name) })
 	}
-	return secured(named(s.cfg.Hosts, mux))
+	return secured(named(s.cfg.Hosts, s.cfg.guarded(mux)))
 }
 
 // named answers requests for a known host only. A page of another site may have its name resolve to this address and would read what is

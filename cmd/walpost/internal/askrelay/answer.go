@@ -3,6 +3,7 @@ package askrelay
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -50,7 +51,7 @@ func At(ctx context.Context, cfg statuspage.Config) (Answer, statuspage.View) {
 	if why := NoAddress(cfg); why != "" {
 		return Answer{Reason: why}, statuspage.View{}
 	}
-	client := Client(cfg.Listen)
+	client := NewClient(cfg)
 	defer client.CloseIdleConnections()
 	v, err := getStatus(ctx, client)
 	if err != nil {
@@ -72,10 +73,13 @@ func (a Answer) Other(does string) Answer {
 }
 
 // getStatus is /api/status. An error is short: it says why there is no answer.
-func getStatus(ctx context.Context, client *http.Client) (v statuspage.View, err error) {
-	code, body, err := Get(ctx, client, "/api/status")
+func getStatus(ctx context.Context, client *Client) (v statuspage.View, err error) {
+	code, body, err := client.Get(ctx, "/api/status")
 	if err != nil {
 		return v, err
+	}
+	if code == http.StatusUnauthorized {
+		return v, errors.New("the relay wants http.username and its password")
 	}
 	if code == http.StatusOK {
 		err = json.Unmarshal(body, &v)

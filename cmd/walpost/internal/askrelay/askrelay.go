@@ -2,7 +2,11 @@
 package askrelay
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -29,23 +33,54 @@ func NoAddress(cfg statuspage.Config) (why string) {
 	return why
 }
 
-// Client connects to the relay that listens at the address, whatever host a URL names. An address without a host means this
-// machine.
-func Client(listen string) *http.Client {
-	return &http.Client{Timeout: timeout, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, listen)
-		},
-	}}
+// A Client asks the relay that a configuration is for.
+type Client struct {
+	http.Client
+	cfg statuspage.Config
 }
 
-// Get asks a relay. The relay answers to the name localhost whatever its address is. An error is short: it says why there is no answer.
-func Get(ctx context.Context, client *http.Client, path string) (code int, body []byte, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
+// NewClient makes a Client of the relay that listens at the address of the configuration. An address without a host means this
+// machine. A certificate must be the one of the configuration, whatever name it has.
+func NewClient(cfg statuspage.Config) *Client {
+	to := &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, cfg.Listen)
+		},
+	}
+	if cfg.TLS != nil {
+		to.TLSClientConfig = &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(c tls.ConnectionState) error { //nolint:gosec // it compares the whole certificate
+			return isOf(cfg.TLS, c.PeerCertificates[0])
+		}}
+	}
+	return &Client{http.Client{Timeout: timeout, Transport: to}, cfg}
+}
+
+// isOf compares a certificate with the one of a configuration.
+func isOf(t *statuspage.TLS, presented *x509.Certificate) error {
+	text, err := os.ReadFile(t.CertFile)
+	if err != nil {
+		return fmt.Errorf("http.tls.cert_file: %w", err)
+	}
+	if own, _ := pem.Decode(text); own == nil || !bytes.Equal(own.Bytes, presented.Raw) {
+		return errors.New("its certificate is not the one in http.tls.cert_file")
+	}
+	return nil
+}
+
+// Get asks the relay. It answers to the name localhost whatever its address is. An error is short: it says why there is no answer.
+func (c *Client) Get(ctx context.Context, path string) (code int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.cfg.URL("localhost")+path, nil)
 	if err != nil {
 		return 0, nil, err
 	}
-	resp, err := client.Do(req)
+	if c.cfg.Username != "" {
+		password, err := c.cfg.Password.Or(c.cfg.PasswordFile)
+		if err != nil {
+			return 0, nil, fmt.Errorf("http.password_file: %w", err)
+		}
+		req.SetBasicAuth(c.cfg.Username, password)
+	}
+	resp, err := c.Do(req)
 	if err == nil {
 		defer func() { _ = resp.Body.Close() }() // it was read
 		body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

@@ -44,6 +44,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- regexFind "[0-9]+$" .Values.config.http.listen -}}
 {{- end -}}
 
+{{- define "walpost.scheme" -}}
+{{- if .Values.config.http.tls -}}, scheme: HTTPS{{- end -}}
+{{- end -}}
+
 {{- /* A stop waits shutdown_grace for acknowledgements, and then writes the last checkpoint. */ -}}
 {{- define "walpost.grace" -}}
 {{- if .Values.terminationGracePeriodSeconds -}}
