@@ -51,8 +51,11 @@ func TestSecretFilesLoseTheLineEndOnly(t *testing.T) {
 			t.Errorf("a file of %d bytes: %v", len(text), found)
 		}
 		for field, change := range map[string]func(s *kafka.SASL){
-			"kafka.sasl.password_file":      func(s *kafka.SASL) { s.Mechanism, s.Username, s.PasswordFile = "PLAIN", "u", name },
-			"kafka.sasl.token_file":         func(s *kafka.SASL) { s.Mechanism, s.TokenFile = "OAUTHBEARER", name },
+			"kafka.sasl.password_file": func(s *kafka.SASL) { s.Mechanism, s.Username, s.PasswordFile = "PLAIN", "u", name },
+			"kafka.sasl.token_file":    func(s *kafka.SASL) { s.Mechanism, s.TokenFile = "OAUTHBEARER", name },
+			"kafka.sasl.client_secret_file": func(s *kafka.SASL) {
+				*s = kafka.SASL{Mechanism: "OAUTHBEARER", TokenEndpointURL: "https://login/token", ClientID: "i", ClientSecretFile: name}
+			},
 			"kafka.sasl.secret_key_file":    func(s *kafka.SASL) { s.Mechanism, s.AccessKey, s.SecretKeyFile = "AWS_MSK_IAM", "a", name },
 			"kafka.sasl.session_token_file": func(s *kafka.SASL) { s.Mechanism, s.SessionTokenFile = "AWS_MSK_IAM", name },
 		} {

@@ -232,8 +232,12 @@ func beside(t *testing.T, in doc, key string, value any) {
 		sasl("PLAIN", doc{"password": "p"})
 	case "kafka.sasl.password", "kafka.sasl.password_file":
 		sasl("PLAIN", doc{"username": "u"})
-	case "kafka.sasl.token", "kafka.sasl.token_file":
+	case "kafka.sasl.token", "kafka.sasl.token_file", "kafka.sasl.token_command":
 		sasl("OAUTHBEARER", nil)
+	case "kafka.sasl.token_endpoint_url", "kafka.sasl.client_id", "kafka.sasl.client_secret", "kafka.sasl.client_secret_file", "kafka.sasl.scope":
+		whole := doc{"token_endpoint_url": "https://login/token", "client_id": "i", "client_secret": "s", "scope": "k"}
+		delete(whole, strings.TrimSuffix(strings.TrimPrefix(key, "kafka.sasl."), "_file"))
+		sasl("OAUTHBEARER", whole)
 	case "kafka.sasl.extensions":
 		sasl("OAUTHBEARER", doc{"token": "p"})
 	case "kafka.sasl.secret_key", "kafka.sasl.secret_key_file":

@@ -2,17 +2,14 @@ package kafka
 
 import (
 	"context"
-	"errors"
-	"os"
 	"reflect"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/sasl"
-	"github.com/twmb/franz-go/pkg/sasl/aws"
-	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/walpost/walpost/internal/aws"
 	"github.com/walpost/walpost/internal/conf"
 )
 
@@ -25,6 +22,7 @@ func (s *SASL) validate(found *conf.Problems) {
 	s.Password.Check(found, "kafka.sasl.password", s.PasswordFile)
 	s.Token.Check(found, "kafka.sasl.token", s.TokenFile)
 	conf.Secret(s.AccessKey).Check(found, "kafka.sasl.access_key", s.AccessKeyFile)
+	s.ClientSecret.Check(found, "kafka.sasl.client_secret", s.ClientSecretFile)
 	s.SecretKey.Check(found, "kafka.sasl.secret_key", s.SecretKeyFile)
 	s.SessionToken.Check(found, "kafka.sasl.session_token", s.SessionTokenFile)
 	switch s.Mechanism {
@@ -36,7 +34,7 @@ func (s *SASL) validate(found *conf.Problems) {
 		needs("username", s.Username)
 		needs("password", string(s.Password), s.PasswordFile)
 	case "OAUTHBEARER":
-		needs("token", string(s.Token), s.TokenFile)
+		s.validateTokens(found, needs)
 	case "AWS_MSK_IAM":
 		if (s.AccessKey == "" && s.AccessKeyFile == "") != (s.SecretKey == "" && s.SecretKeyFile == "") {
 			found.Add("kafka.sasl", conf.MustHave, "both access_key and secret_key, or neither (then both come from the environment)", nil)
@@ -65,38 +63,23 @@ func (s *SASL) mechanism() sasl.Mechanism {
 		}
 		return scram.Sha512(f)
 	case "OAUTHBEARER":
-		return oauth.Oauth(func(context.Context) (oauth.Auth, error) {
-			t, err := s.Token.Or(s.TokenFile)
-			return oauth.Auth{Token: t, Extensions: s.Extensions}, err
-		})
+		return &bearer{SASL: *s}
 	case "AWS_MSK_IAM":
-		auth := func(context.Context) (aws.Auth, error) { return s.awsAuth() }
-		if s.Region != "" {
-			return regional{region: s.Region, auth: auth}
-		}
-		return aws.ManagedStreamingIAM(auth)
+		return iam{region: s.Region, credentials: s.credentials}
 	}
 	return nil
 }
 
-func (s *SASL) awsAuth() (aws.Auth, error) {
-	var a aws.Auth
-	var err error
-	if a.AccessKey, err = conf.Secret(s.AccessKey).Or(s.AccessKeyFile); err != nil {
-		return a, err
+func (s *SASL) credentials(ctx context.Context) (c aws.Credentials, err error) {
+	if s.AccessKey == "" && s.AccessKeyFile == "" {
+		return aws.FromEnvironment(ctx)
 	}
-	if a.SecretKey, err = s.SecretKey.Or(s.SecretKeyFile); err != nil {
-		return a, err
+	if c.AccessKey, err = conf.Secret(s.AccessKey).Or(s.AccessKeyFile); err != nil {
+		return c, err
 	}
-	if a.SessionToken, err = s.SessionToken.Or(s.SessionTokenFile); err != nil {
-		return a, err
+	if c.SecretKey, err = s.SecretKey.Or(s.SecretKeyFile); err != nil {
+		return c, err
 	}
-	if a.AccessKey == "" {
-		a.AccessKey, a.SecretKey = os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
-		a.SessionToken = os.Getenv("AWS_SESSION_TOKEN")
-	}
-	if a.AccessKey == "" || a.SecretKey == "" {
-		return a, errors.New("kafka.sasl: no AWS credentials in access_key and secret_key, nor in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
-	}
-	return a, nil
+	c.SessionToken, err = s.SessionToken.Or(s.SessionTokenFile)
+	return c, err
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/sasl/aws"
+
+	ours "github.com/walpost/walpost/internal/aws"
 )
 
 // Two relays of one process may be in two regions, and neither changes the environment.
@@ -53,7 +55,7 @@ func TestTheSignatureForARegionIsTheLibrarys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		own, err := regional{region: "eu-west-1"}.sign(auth, host, at)
+		own, err := connectToMSK(ours.Credentials{AccessKey: auth.AccessKey, SecretKey: auth.SecretKey, SessionToken: auth.SessionToken}, "eu-west-1", host, at)
 		if got := fields(t, own); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%v, %v\nmust be %v", got, err, want)
 		}

@@ -62,18 +62,30 @@ type SASL struct {
 	Token conf.Secret `yaml:"token" example:"secret"`
 	// A file with the token.
 	TokenFile string `yaml:"token_file" example:"/run/secrets/token"`
+	// For OAUTHBEARER: a program and its arguments. It runs at every login, and prints the token.
+	TokenCommand []string `yaml:"token_command" example:"[/usr/local/bin/kafka-token, --scope, walpost]"`
+	// For OAUTHBEARER: where walpost gets tokens itself (client credentials), and renews them.
+	TokenEndpointURL string `yaml:"token_endpoint_url" example:"https://login.internal/oauth2/token"`
+	// For `token_endpoint_url`.
+	ClientID string `yaml:"client_id" example:"walpost"`
+	// For `token_endpoint_url`.
+	ClientSecret conf.Secret `yaml:"client_secret" example:"secret"`
+	// A file with the client's secret.
+	ClientSecretFile string `yaml:"client_secret_file" example:"/run/secrets/oauth"`
+	// For `token_endpoint_url`.
+	Scope string `yaml:"scope" example:"kafka"`
 	// SASL extensions, for OAUTHBEARER.
 	Extensions map[string]string `yaml:"extensions" example:"{logicalCluster: lkc-1}"`
 
-	// For AWS_MSK_IAM. By default `AWS_ACCESS_KEY_ID`.
+	// For AWS_MSK_IAM. By default from the [environment](cloud-kafka.md#amazon-msk).
 	AccessKey string `yaml:"access_key" example:"AKIA"`
 	// A file with the access key.
 	AccessKeyFile string `yaml:"access_key_file" example:"/run/secrets/aws-key"`
-	// For AWS_MSK_IAM. By default `AWS_SECRET_ACCESS_KEY`.
+	// For AWS_MSK_IAM, with `access_key`.
 	SecretKey conf.Secret `yaml:"secret_key" example:"secret"`
 	// A file with the secret key.
 	SecretKeyFile string `yaml:"secret_key_file" example:"/run/secrets/aws"`
-	// For AWS_MSK_IAM. By default `AWS_SESSION_TOKEN`.
+	// For AWS_MSK_IAM, if `access_key` is a temporary one.
 	SessionToken conf.Secret `yaml:"session_token" example:"secret"`
 	// A file with the session token.
 	SessionTokenFile string `yaml:"session_token_file" example:"/run/secrets/aws-session"`
