@@ -243,7 +243,8 @@ type RetryReport = badevents.RetryReport
 // ValidateKafka is Validate for OpenBadEvents, which needs no database.
 func (c *Config) ValidateKafka() Problems {
 	without := *c
-	without.Source.DSN, without.Source.DSNFile, without.Source.Password, without.Source.PasswordFile = "postgres:///", "", "", ""
+	without.Source.DSN, without.Source.DSNFile = "postgres:///", ""
+	without.Source.ForgetPassword()
 	found := without.Validate()
 	if c.Stdout != nil {
 		found.Add("kafka.brokers", conf.Required, "because bad events are in topics", nil)
@@ -265,7 +266,7 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 	}
 	database := ""
 	if from := cfg.replication(); from.DSN != "" {
-		from.Password, from.PasswordFile = "", "" // the name of the database needs no secret
+		from.ForgetPassword() // the name of the database needs no secret
 		if database, err = from.Database(); err != nil && cfg.Name == "" {
 			return nil, err
 		}

@@ -69,7 +69,7 @@ func (s *Source) connect(ctx context.Context, onNotify func()) (*pgconn.PgConn, 
 		}
 	}
 	cc.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { onNotify() }
-	return pg.Connect(ctx, cc, "connect to poll the table")
+	return s.set.DB.Connect(ctx, cc, "connect to poll the table")
 }
 
 // Open connects, checks every precondition and finds out who polls, but takes no lock. With create, it

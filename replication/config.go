@@ -31,6 +31,11 @@ type Config struct {
 	Password conf.Secret `yaml:"password" example:"secret"`
 	// A file with the password.
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/pg"`
+	// A program and its arguments. It runs for every connection, and prints the password.
+	PasswordCommand []string `yaml:"password_command" example:"[/usr/local/bin/pg-token, --user, walpost]"`
+	// Log in with a token of Amazon RDS, signed for every connection. See
+	// [cloud-postgres.md](cloud-postgres.md#amazon-rds).
+	RDSIAM bool `yaml:"rds_iam"`
 
 	// The outbox, as `schema.table`, in lower case unless in double quotes.
 	Table string `yaml:"table" example:"public.outbox"`
@@ -96,6 +101,11 @@ func (c *Config) ReadSecrets() {
 	c.DSN, c.DSNFile = conf.Secret(dsn), ""
 }
 
+// ForgetPassword removes everything that gives a password, but for the DSN.
+func (c *Config) ForgetPassword() {
+	c.Password, c.PasswordFile, c.PasswordCommand, c.RDSIAM = "", "", nil, false
+}
+
 // AllTables is Table or Tables.
 func (c *Config) AllTables() []string {
 	if c.Table != "" {
@@ -123,6 +133,7 @@ func (c Config) Validate() (found conf.Problems) {
 		passwordKey = "source.password_file"
 	}
 	c.ReadSecrets()
+	c.validatePasswords(&found)
 	if (c.Password != "" || c.PasswordFile != "") && passwordInDSN.MatchString(string(c.DSN)) {
 		found.Add(passwordKey, conf.Contradicts, "the password in source.dsn: set only one of the two", nil)
 	}
@@ -147,6 +158,27 @@ func (c Config) Validate() (found conf.Problems) {
 	}
 	// While bulk catch-up does not exist, auto behaves as never.
 	return found
+}
+
+// validatePasswords adds what gives a second password.
+func (c *Config) validatePasswords(found *conf.Problems) {
+	var ways []string
+	if c.Password != "" || c.PasswordFile != "" {
+		ways = append(ways, "source.password")
+	} else if passwordInDSN.MatchString(string(c.DSN)) {
+		ways = append(ways, "the password in source.dsn")
+	}
+	for _, way := range []struct {
+		field string
+		set   bool
+	}{{"source.password_command", len(c.PasswordCommand) > 0}, {"source.rds_iam", c.RDSIAM}} {
+		switch {
+		case way.set && len(ways) > 0:
+			found.Add(way.field, conf.Contradicts, ways[0]+": set only one of the two", nil)
+		case way.set:
+			ways = append(ways, way.field)
+		}
+	}
 }
 
 func (c *Config) validateDSN(found *conf.Problems) {
@@ -189,7 +221,10 @@ func (c *Config) Database() (string, error) { return c.Connection().Name() }
 
 // Connection says how to connect.
 func (c *Config) Connection() pg.Database {
-	return pg.Database{DSN: string(c.DSN), Password: string(c.Password), PasswordFile: c.PasswordFile, ApplicationName: c.ApplicationName, Administrator: c.Outbox.Role != ""}
+	return pg.Database{
+		DSN: string(c.DSN), Password: string(c.Password), PasswordFile: c.PasswordFile, PasswordCommand: c.PasswordCommand, RDSIAM: c.RDSIAM,
+		ApplicationName: c.ApplicationName, Administrator: c.Outbox.Role != "",
+	}
 }
 
 // Names are what describes the stream in the catalog.

@@ -257,7 +257,7 @@ func (s *Source) probeAt(at net.Addr) func(context.Context) error {
 		cc.LookupFunc = func(context.Context, string) ([]string, error) { return []string{at.String()}, nil }
 		dial := cc.DialFunc
 		cc.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, at.Network(), at.String()) }
-		sql, err := pg.Connect(ctx, cc, "connect")
+		sql, err := s.cfg.Connection().Connect(ctx, cc, "connect")
 		if err != nil {
 			return err
 		}

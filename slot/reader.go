@@ -83,7 +83,7 @@ func (r *Reader) connect(ctx context.Context) (*pgconn.PgConn, error) {
 		return nil, err
 	}
 	cc.RuntimeParams["statement_timeout"] = statementTimeout
-	return pg.Connect(ctx, cc, "connect")
+	return r.db.Connect(ctx, cc, "connect")
 }
 
 // Close ends the connection.

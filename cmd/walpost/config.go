@@ -89,9 +89,10 @@ func loadConfig(name string, env func(string) (string, bool), over []override, w
 			file.Forget("source.dsn_file", o.from)
 			cfg.Source.DSNFile = ""
 			if !samePassword(before, o.text) {
-				file.Forget("source.password", o.from)
-				file.Forget("source.password_file", o.from)
-				cfg.Source.Password, cfg.Source.PasswordFile = "", ""
+				for _, key := range []string{"password", "password_file", "password_command", "rds_iam"} {
+					file.Forget("source."+key, o.from)
+				}
+				cfg.Source.ForgetPassword()
 			}
 		}
 	}

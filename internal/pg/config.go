@@ -26,6 +26,10 @@ type Database struct {
 	Password string
 	// PasswordFile is read for every connection, where not empty, so that a new password needs no restart.
 	PasswordFile string
+	// PasswordCommand, where not empty, prints the password. It runs for every connection.
+	PasswordCommand []string
+	// RDSIAM says that the password is a token of RDS, signed for every connection.
+	RDSIAM bool
 	// ApplicationName is what Postgres shows for our connections. Default: the DSN's, else "walpost".
 	ApplicationName string
 	// Administrator says that the role sets up another role for walpost. So no hint offers to set it up.
@@ -120,6 +124,9 @@ func (d Database) Config() (*pgconn.Config, error) {
 			}
 		}
 		cc.RuntimeParams[p.name] = p.value
+	}
+	if d.RDSIAM {
+		found.Try("source.rds_iam", tokenGoesTo(cc))
 	}
 	if len(found) > 0 {
 		return nil, fault.Config(found, "Leave the setting out: walpost sets it for its own connections only.")

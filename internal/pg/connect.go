@@ -25,7 +25,7 @@ func (d Database) ConnectSQL(ctx context.Context) (*pgconn.PgConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return connect(ctx, cc, "connect", d.Administrator)
+	return d.Connect(ctx, cc, "connect")
 }
 
 // ConnectForTables is ConnectSQL for work on the users' own tables. Its search path is the role's, because triggers of the tables
@@ -36,7 +36,7 @@ func (d Database) ConnectForTables(ctx context.Context) (*pgconn.PgConn, error) 
 		return nil, err
 	}
 	delete(cc.RuntimeParams, "search_path")
-	return Connect(ctx, cc, "connect")
+	return d.Connect(ctx, cc, "connect")
 }
 
 // SQLConfig is the configuration of ConnectSQL.
@@ -70,7 +70,7 @@ func (d Database) ConnectReplication(ctx context.Context) (*pgconn.PgConn, error
 	}
 	// Without the warnings of the server a session could not see that rows are being skipped.
 	cc.RuntimeParams["client_min_messages"] = "warning"
-	conn, err := Connect(ctx, cc, "connect for replication")
+	conn, err := d.Connect(ctx, cc, "connect for replication")
 	if err != nil {
 		return nil, err
 	}
@@ -85,15 +85,14 @@ func (d Database) ConnectReplication(ctx context.Context) (*pgconn.PgConn, error
 	return conn, nil
 }
 
-// Connect opens a connection and makes sure that it has the pinned settings.
-func Connect(ctx context.Context, cc *pgconn.Config, step string) (*pgconn.PgConn, error) {
-	return connect(ctx, cc, step, false)
-}
-
-func connect(ctx context.Context, cc *pgconn.Config, step string, administrator bool) (*pgconn.PgConn, error) {
+// Connect opens a connection by a configuration that d has made, and makes sure that it has the pinned settings.
+func (d Database) Connect(ctx context.Context, cc *pgconn.Config, step string) (*pgconn.PgConn, error) {
+	if err := d.renewPassword(ctx, cc); err != nil {
+		return nil, err
+	}
 	conn, err := pgconn.ConnectConfig(ctx, cc)
 	if err != nil {
-		return nil, classifyConnect(&attemptError{step, cc, err}, cc, administrator)
+		return nil, classifyConnect(&attemptError{step, cc, err}, cc, d.Administrator)
 	}
 	// A proxy between us and Postgres may swallow settings.
 	for _, p := range pins {
@@ -193,9 +192,11 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) strin
 	}
 	switch {
 	case e.Code == "28P01":
-		return fmt.Sprintf("Check that role %s exists, and check its password (source.password, source.password_file, the DSN or ~/.pgpass).", role) + setup
+		return fmt.Sprintf("Check that role %s exists, and check its password (source.password, source.password_file, source.password_command, the DSN or ~/.pgpass).", role) + setup
 	case e.Code == "28000" && strings.Contains(e.Message, "pg_hba"):
 		return hbaHint(e.Message, databaseOf(cc), cc.User)
+	case strings.HasPrefix(e.Code, "28") && strings.HasPrefix(e.Message, "PAM"): // RDS checks a token this way
+		return fmt.Sprintf("For source.rds_iam, GRANT rds_iam TO %s; and allow rds-db:connect for it in the policy of the AWS role. The stream also needs rds.iam_auth_for_replication = 1.", role)
 	case strings.HasPrefix(e.Code, "28"):
 		return fmt.Sprintf("Check that role %s exists and may log in.", role) + setup
 	case e.Code == "3D000":

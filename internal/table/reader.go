@@ -106,7 +106,7 @@ func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version
 	cc.RuntimeParams["statement_timeout"] = strconv.FormatInt(opts.Timeout.Milliseconds(), 10)
 	cc.RuntimeParams["lock_timeout"] = "5s"
 	cc.RuntimeParams["idle_in_transaction_session_timeout"] = "0"
-	if r.conn, err = pg.Connect(ctx, cc, "connect to read the table"); err != nil {
+	if r.conn, err = db.Connect(ctx, cc, "connect to read the table"); err != nil {
 		return err
 	}
 	begin := ""
