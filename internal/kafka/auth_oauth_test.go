@@ -18,6 +18,7 @@ type endpoint struct {
 	asked []string
 	fails bool
 	life  string // expires_in
+	token func() string
 }
 
 func newEndpoint(t *testing.T) *endpoint {
@@ -32,7 +33,11 @@ func newEndpoint(t *testing.T) *endpoint {
 			fmt.Fprint(w, `{"error": "invalid_client", "error_description": "no such client"}`)
 			return
 		}
-		fmt.Fprintf(w, `{"access_token": "token%d", "token_type": "bearer", "expires_in": %s}`, len(e.asked), e.life)
+		token := fmt.Sprint("token", len(e.asked))
+		if e.token != nil {
+			token = e.token()
+		}
+		fmt.Fprintf(w, `{"access_token": %q, "token_type": "bearer", "expires_in": %s}`, token, e.life)
 	}))
 	t.Cleanup(server.Close)
 	e.url = server.URL

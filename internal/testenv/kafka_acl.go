@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/walpost/walpost/internal/localpg"
@@ -19,25 +20,46 @@ import (
 // as for KafkaPrivate.
 func KafkaWithACLs(t testing.TB, users, props map[string]string) (c *KafkaCluster, asked string) {
 	t.Helper()
-	port, err := localpg.FreePort()
-	if err != nil {
-		t.Fatal(err)
+	all := map[string]string{
+		"listener.name.asked.sasl.enabled.mechanisms": "PLAIN",
+		"listener.name.asked.plain.sasl.jaas.config":  PlainUsers(users),
 	}
-	asked = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	maps.Copy(all, props)
+	c, at := KafkaListeners(t, map[string]string{"ASKED": "SASL_PLAINTEXT"}, all)
+	return c, at["ASKED"]
+}
+
+// PlainUsers is the broker's setting of users (names and passwords) for SASL PLAIN.
+func PlainUsers(users map[string]string) string {
 	jaas := "org.apache.kafka.common.security.plain.PlainLoginModule required"
 	for _, name := range slices.Sorted(maps.Keys(users)) {
 		jaas += fmt.Sprintf(" user_%s=%q", name, users[name])
 	}
+	return jaas + ";"
+}
+
+// KafkaListeners is KafkaWithACLs with other listeners, given as their names and protocols. It returns
+// the address of each.
+func KafkaListeners(t testing.TB, protocols, props map[string]string) (c *KafkaCluster, at map[string]string) {
+	t.Helper()
+	at = map[string]string{}
+	var listeners, names []string
+	for _, name := range slices.Sorted(maps.Keys(protocols)) {
+		port, err := localpg.FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at[name] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		listeners, names = append(listeners, name+"://"+at[name]), append(names, name+":"+protocols[name])
+	}
 	all := map[string]string{
-		"+listeners":                                  "ASKED://" + asked,
-		"+advertised.listeners":                       "ASKED://" + asked,
-		"+listener.security.protocol.map":             "ASKED:SASL_PLAINTEXT",
-		"inter.broker.listener.name":                  "PLAINTEXT",
-		"listener.name.asked.sasl.enabled.mechanisms": "PLAIN",
-		"listener.name.asked.plain.sasl.jaas.config":  jaas + ";",
-		"authorizer.class.name":                       "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-		"super.users":                                 "User:ANONYMOUS",
+		"+listeners":                      strings.Join(listeners, ","),
+		"+advertised.listeners":           strings.Join(listeners, ","),
+		"+listener.security.protocol.map": strings.Join(names, ","),
+		"inter.broker.listener.name":      "PLAINTEXT",
+		"authorizer.class.name":           "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+		"super.users":                     "User:ANONYMOUS",
 	}
 	maps.Copy(all, props)
-	return KafkaPrivate(t, 1, all), asked
+	return KafkaPrivate(t, 1, all), at
 }

@@ -45,8 +45,13 @@ func (a *Authority) sign(c *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
 	}
 	a.n++
 	c.SerialNumber = big.NewInt(a.n)
-	c.Subject = pkix.Name{CommonName: "test"}
-	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	if c.Subject.CommonName == "" {
+		c.Subject = pkix.Name{CommonName: "test"}
+	}
+	if c.NotAfter.IsZero() {
+		c.NotAfter = time.Now().Add(time.Hour)
+	}
+	c.NotBefore = c.NotAfter.Add(-2 * time.Hour)
 	parent, signer := a.Cert, a.key
 	if parent == nil {
 		parent, signer = c, key
@@ -69,13 +74,34 @@ func (a *Authority) file(name, kind string, der []byte) string {
 // Pair makes a certificate for a server or a client. It returns the certificate and the names of
 // its two PEM files.
 func (a *Authority) Pair(name string) (tls.Certificate, string, string) {
-	der, key := a.sign(&x509.Certificate{
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"broker.test"},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	})
-	kder, err := x509.MarshalECPrivateKey(key)
+	return a.Issue(name, x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"broker.test"}})
+}
+
+// Issue is Pair with the names, the subject and the end that of has. A second one with the same name
+// replaces the files.
+func (a *Authority) Issue(name string, of x509.Certificate) (tls.Certificate, string, string) {
+	of.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	der, key := a.sign(&of)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		a.Fatal(err)
 	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, a.file(name+".pem", "CERTIFICATE", der), a.file(name+".key", "EC PRIVATE KEY", kder)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, a.file(name+".pem", "CERTIFICATE", der), a.file(name+".key", "PRIVATE KEY", pkcs8)
+}
+
+// Keystore returns a PEM file with both of a pair, as a broker reads it.
+func (a *Authority) Keystore(cert, key string) string {
+	var both []byte
+	for _, name := range []string{key, cert} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			a.Fatal(err)
+		}
+		both = append(both, text...)
+	}
+	path := key + "store"
+	if err := os.WriteFile(path, both, 0o600); err != nil {
+		a.Fatal(err)
+	}
+	return path
 }
