@@ -78,6 +78,16 @@ type setting struct {
 	pause   time.Duration // of a writer of a crowd, in each transaction
 	kept    bool          // the table kept.outbox has every row that was ever in the outbox
 	yaml    string        // the whole of walpost.yaml but for extra, where it is not made of the above
+
+	caged func(*exec.Cmd) // changes how walpost is started
+}
+
+// caging applies caged.
+func (s *setting) caging(cmd *exec.Cmd) *exec.Cmd {
+	if s.caged != nil {
+		s.caged(cmd)
+	}
+	return cmd
 }
 
 // newSetting makes the shop's tables in the database and the topics, of three partitions.
@@ -138,7 +148,7 @@ type relay struct {
 func (s *setting) start(args ...string) *relay {
 	s.t.Helper()
 	r := &relay{t: s.t, done: make(chan struct{}), log: new(testenv.Output)}
-	r.cmd = exec.Command(program, append([]string{"run", "--config", s.config()}, args...)...)
+	r.cmd = s.caging(exec.Command(program, append([]string{"run", "--config", s.config()}, args...)...))
 	out := r.log.File(s.t)
 	r.cmd.Stdout, r.cmd.Stderr = out, out
 	if err := r.cmd.Start(); err != nil {
@@ -360,7 +370,7 @@ func (s *setting) settle(w *watch, limit time.Duration) ledger.Report {
 // command runs walpost to its end.
 func (s *setting) command(args ...string) (code int, out string) {
 	s.t.Helper()
-	cmd := exec.Command(program, append(args, "--config", s.config())...)
+	cmd := s.caging(exec.Command(program, append(args, "--config", s.config())...))
 	text, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		s.t.Fatal(err)
