@@ -12,6 +12,7 @@ import (
 
 	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
 // What goes wrong around a relay, while 16 writers go on whose transactions commit in another order than their ids: connections that are cut or
@@ -19,29 +20,29 @@ import (
 func TestEachSourceKeepsItsPromiseThroughFaults(t *testing.T) {
 	t.Parallel()
 	// One broker for all. Each kind has a listener of it, behind a proxy of its own.
-	props, proxies := map[string]string{}, map[string]*proxy{}
+	props, proxies := map[string]string{}, map[string]*wire.Wire{}
 	add := func(key, entry string) { props[key] = strings.TrimPrefix(props[key]+","+entry, ",") }
 	for _, k := range kinds {
 		port, err := localpg.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, name, listener := newProxy(t), strings.ToUpper(k.name), fmt.Sprintf("127.0.0.1:%d", port)
-		p.serve(listener)
+		p, name, listener := wire.New(t), strings.ToUpper(k.name), fmt.Sprintf("127.0.0.1:%d", port)
+		p.ServeKafka(listener)
 		proxies[k.name] = p
 		add("+listeners", name+"://"+listener)
-		add("+advertised.listeners", name+"://"+p.address())
+		add("+advertised.listeners", name+"://"+p.Address())
 		add("+listener.security.protocol.map", name+":PLAINTEXT")
 	}
 	kafka := testenv.KafkaPrivate(t, 1, props)
 	eachKind(t, func(t *testing.T, k kind) {
 		pg := testenv.Postgres(t, "17", testenv.Private(), testenv.Param("max_connections", "40"), testenv.Param("track_commit_timestamp", "on"))
-		toKafka, toPG := proxies[k.name], newWire(t)
-		toPG.serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
+		toKafka, toPG := proxies[k.name], wire.New(t)
+		toPG.Serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
 		s := k.newSetting(t, pg, kafka)
-		s.brokers = []string{toKafka.address()}
+		s.brokers = []string{toKafka.Address()}
 		s.source = strings.Replace(s.source, "lease: 15s", "lease: 30s", 1) // no lease ends but by a crash
-		s.through = strings.Replace(s.dsn, fmt.Sprintf(":%d/", pg.Port()), ":"+toPG.address()[strings.LastIndex(toPG.address(), ":")+1:]+"/", 1)
+		s.through = strings.Replace(s.dsn, fmt.Sprintf(":%d/", pg.Port()), ":"+toPG.Address()[strings.LastIndex(toPG.Address(), ":")+1:]+"/", 1)
 		if s.through == s.dsn {
 			t.Fatalf("the port is not in %s", s.dsn)
 		}
@@ -57,27 +58,27 @@ func TestEachSourceKeepsItsPromiseThroughFaults(t *testing.T) {
 				fewer bool // a kind with fewer faults has this one, too
 				do    func(t *testing.T)
 			}{
-				{"cut to Postgres", true, func(*testing.T) { toPG.cut() }},
+				{"cut to Postgres", true, func(*testing.T) { toPG.Cut() }},
 				{"Postgres out of reach", false, func(*testing.T) {
-					toPG.off()
+					toPG.Off()
 					r.notReady(30*time.Second, "")
-					toPG.on()
+					toPG.On()
 				}},
 				{"silence to Postgres", false, func(*testing.T) {
-					toPG.stand()
+					toPG.Stand()
 					time.Sleep(3 * time.Second)
-					toPG.move()
+					toPG.Move()
 				}},
 				{"silence to Postgres that ends in a cut", true, func(*testing.T) {
-					toPG.stand()
+					toPG.Stand()
 					time.Sleep(time.Second)
-					toPG.cut()
-					toPG.move()
+					toPG.Cut()
+					toPG.Move()
 				}},
-				{"cut to Kafka", true, func(*testing.T) { toKafka.cut() }},
+				{"cut to Kafka", true, func(*testing.T) { toKafka.Cut() }},
 				{"lost answers of Kafka", true, func(t *testing.T) {
-					toKafka.swallow(3)
-					eventually(t, time.Minute, "answers were lost", func() bool { return toKafka.left() == 0 })
+					toKafka.LoseAnswers(3)
+					eventually(t, time.Minute, "answers were lost", func() bool { left, _ := toKafka.Answers(); return left == 0 })
 				}},
 				{"cancelled statements", true, func(t *testing.T) {
 					for range 20 {

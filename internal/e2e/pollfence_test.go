@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
 // A worker waits for an answer of Postgres that does not come, while its records wait for their topic. Its lease ends, and another worker claims the
@@ -17,10 +18,10 @@ func TestNoRecordArrivesAfterItsLease(t *testing.T) {
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.claimed(pg, "claim", "")
 	s.source = strings.Replace(s.source, "lease: 20s", "lease: 8s", 1) // the test waits for its end
-	wire := newWire(t)
-	wire.serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
+	link := wire.New(t)
+	link.Serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
 	direct := s.dsn
-	s.through = strings.Replace(s.dsn, fmt.Sprintf(":%d/", pg.Port()), ":"+wire.address()[strings.LastIndex(wire.address(), ":")+1:]+"/", 1)
+	s.through = strings.Replace(s.dsn, fmt.Sprintf(":%d/", pg.Port()), ":"+link.Address()[strings.LastIndex(link.Address(), ":")+1:]+"/", 1)
 	first := s.startReady()
 	var ids []string
 	for n := 1; n <= 2; n++ {
@@ -32,7 +33,7 @@ func TestNoRecordArrivesAfterItsLease(t *testing.T) {
 	eventually(t, time.Minute, "the first worker claims the rows", func() bool { return holder() != "" })
 	was := holder()
 	eventually(t, time.Minute, "its records wait", func() bool { return strings.Contains(fmt.Sprint(first.get("/readyz")), "late") })
-	wire.stand()
+	link.Stand()
 	s.through = direct
 	second := s.start()
 	eventually(t, time.Minute, "the second worker claims the rows", func() bool {
@@ -44,7 +45,7 @@ func TestNoRecordArrivesAfterItsLease(t *testing.T) {
 	w := s.follow()
 	eventually(t, time.Minute, "the events", func() bool { return w.ledger.Seen(ids...) == 2 })
 	time.Sleep(3 * time.Second) // for what comes too much
-	wire.move()
+	link.Move()
 	if code := first.wait(time.Minute); code != 1 || !strings.Contains(first.log.String(), "events may be delivered twice") {
 		t.Errorf("the first worker ended with code %d", code)
 	}

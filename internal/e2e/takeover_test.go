@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
 const silenced = "because its client has been silent"
@@ -19,7 +20,7 @@ const silenced = "because its client has been silent"
 type pair struct {
 	*setting
 	pg            *testenv.PG
-	wire          *wire
+	wire          *wire.Wire
 	first, second *relay
 	all           *watch
 	work          *load
@@ -29,10 +30,10 @@ type pair struct {
 func newPair(t *testing.T, version string) *pair {
 	t.Helper()
 	pg, kafka := testenv.Postgres(t, version, testenv.Private(), testenv.Param("wal_sender_timeout", "1h")), testenv.Kafka(t)
-	p := &pair{setting: newSetting(t, pg, pg.Database(t), kafka), pg: pg, wire: newWire(t)}
+	p := &pair{setting: newSetting(t, pg, pg.Database(t), kafka), pg: pg, wire: wire.New(t)}
 	server := fmt.Sprintf("127.0.0.1:%d", pg.Port())
-	p.wire.serve(server)
-	p.through = strings.Replace(p.dsn, server, p.wire.address(), 1)
+	p.wire.Serve(server)
+	p.through = strings.Replace(p.dsn, server, p.wire.Address(), 1)
 	if p.through == p.dsn {
 		t.Fatalf("%s is not in %s", server, p.dsn)
 	}
@@ -111,7 +112,7 @@ func TestAStandbyTakesOverWhenTheServerDoesNotNoticeTheEnd(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			p := newPair(t, version)
-			p.wire.stand()
+			p.wire.Stand()
 			from := time.Now()
 			p.first.kill()
 			p.takesOver("SIGKILL behind a dead network", from)
@@ -153,11 +154,11 @@ func TestAStandbyTakesOverFromARelayBehindASplitNetwork(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "17")
 	from := time.Now()
-	p.wire.stand()
+	p.wire.Stand()
 	p.takesOver("split network", from)
 	p.all.more(t, time.Minute, 100)
-	p.wire.cut()
-	p.wire.move()
+	p.wire.Cut()
+	p.wire.Move()
 	eventually(t, time.Minute, "the first stands by", func() bool {
 		return strings.HasPrefix(p.first.view().State, "standby")
 	})
@@ -175,7 +176,7 @@ func TestARelayComesBackToASlotThatItHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.second.cmd.Process.Signal(syscall.SIGCONT) })
-	p.wire.lose()
+	p.wire.Lose()
 	from := time.Now()
 	eventually(t, time.Minute, "it comes back", func() bool {
 		return strings.Contains(p.first.log.String(), "ended the server process of this relay's former session") && p.first.ready()

@@ -12,13 +12,13 @@ import (
 
 // Follow reads topics from their start and calls observe for each record, in the order of its
 // partition. It returns nil when ctx ends.
-func Follow(ctx context.Context, brokers, topics []string, observe func(*kgo.Record)) error {
-	cl, err := kgo.NewClient(
+func Follow(ctx context.Context, brokers, topics []string, observe func(*kgo.Record), opts ...kgo.Opt) error {
+	cl, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(brokers...),
 		kgo.ConsumeTopics(topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(100_000_000),
-	)
+	}, opts...)...)
 	if err != nil {
 		return err
 	}

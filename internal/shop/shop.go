@@ -57,6 +57,12 @@ type Shop struct {
 	Tag     string // begins the keys: each shop on a table needs another one
 	History string // the table that keeps every row, if rows are removed from outbox; "" is outbox
 
+	// Wild adds transactions of 1,500 rows, ones that delete their rows again, ones with 1,000 other keys, and, if the server
+	// takes them, prepared ones. It needs a History.
+	Wild bool
+	// Wrote, if not nil, gets the highest number of each key of a committed transaction, and a position behind the commit.
+	Wrote func(numbers map[string]int64, behind uint64)
+
 	committed atomic.Int64
 }
 
@@ -105,6 +111,9 @@ func (s *Shop) session(ctx context.Context, id int, rnd *rand.Rand) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
 	prefix := fmt.Sprintf("%s%d-", s.Tag, id)
+	if err := finishPrepared(ctx, conn, prefix); err != nil {
+		return err
+	}
 	next := map[string]int64{}
 	rows, err := conn.Query(ctx, `SELECT aggregate_id, max((payload->>'n')::bigint) FROM `+cmp.Or(s.History, "outbox")+` WHERE starts_with(aggregate_id, $1) GROUP BY 1`, prefix)
 	if err != nil {
@@ -135,11 +144,21 @@ func (s *Shop) transaction(ctx context.Context, conn *pgx.Conn, prefix string, n
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it does nothing after a commit
 	count, copied, undone := 1+rnd.IntN(s.MaxRows), rnd.IntN(4) == 0, rnd.IntN(10) == 0
+	shape, keys := shape(0), keysOfWriter
+	if s.Wild {
+		shape = pick(rnd)
+	}
+	switch shape {
+	case large:
+		count, copied = 1500, true
+	case manyKeys:
+		count, copied, keys = 50, true, 1000
+	}
 	counters := map[string]int64{}
 	write := func(tx pgx.Tx, n int, counters map[string]int64) error {
 		var events [][]any
 		for range n {
-			k := rnd.IntN(keysOfWriter)
+			k := rnd.IntN(keys)
 			key := prefix + strconv.Itoa(k)
 			if _, ok := counters[key]; !ok {
 				counters[key] = next[key]
@@ -174,14 +193,34 @@ func (s *Shop) transaction(ctx context.Context, conn *pgx.Conn, prefix string, n
 	if err := write(tx, count, counters); err != nil {
 		return err
 	}
+	if shape == deleted {
+		if _, err := tx.Exec(ctx, `DELETE FROM outbox WHERE xmin = pg_current_xact_id()::xid`); err != nil {
+			return err
+		}
+	}
 	if rnd.IntN(10) == 0 {
 		return tx.Rollback(ctx)
 	}
 	// Run waits for the answer to a COMMIT, so that nothing is committed after Run has returned.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := tx.Commit(end); err != nil {
+	if shape == prepared {
+		if _, err := tx.Exec(end, fmt.Sprintf("PREPARE TRANSACTION '%s%d'", prefix, rnd.Uint64())); err != nil {
+			return err
+		}
+		if err := finishPrepared(end, conn, prefix); err != nil {
+			return err
+		}
+	}
+	if err := tx.Commit(end); err != nil && shape != prepared { // it is over
 		return err
+	}
+	if s.Wrote != nil {
+		var behind int64
+		if err := conn.QueryRow(end, "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").Scan(&behind); err != nil {
+			return err
+		}
+		s.Wrote(counters, uint64(behind))
 	}
 	for k, n := range counters {
 		next[k] = n
