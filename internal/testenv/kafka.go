@@ -55,7 +55,8 @@ func FakeKafka(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 // KafkaPrivate returns a cluster that only this test uses, so the test may stop, kill and pause its
 // nodes, which are numbered from 1. With three nodes or more, topics have three replicas, of which
 // two must be in sync. props are broker properties that replace testenv's own. A name with a plus,
-// such as "+listeners", appends its value to testenv's own after a comma.
+// such as "+listeners", appends its value to testenv's own after a comma. A number and a colon in front, such as
+// "2:+listeners", are for that node only.
 func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluster {
 	t.Helper()
 	kafkaJars.Need(t, "Kafka")

@@ -204,6 +204,12 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 		"broker.heartbeat.interval.ms":          "500",
 	}
 	for k, v := range props {
+		if id, of, ok := strings.Cut(k, ":"); ok {
+			if id != strconv.Itoa(n.id) {
+				continue
+			}
+			k = of
+		}
 		if name, ok := strings.CutPrefix(k, "+"); ok {
 			p[name] += "," + v
 		} else {

@@ -21,11 +21,14 @@ type Judge struct {
 	Window      int  // most events in flight; a crash may repeat as many, and what came within slack before it
 	ExactlyOnce bool // no duplicates at all: the records are from a read_committed consumer
 	Moves       bool // the scenario changes the number of partitions, after which keys are elsewhere
+	FromTable   bool // rows are read from the table, too: these may come again alone and with one header more
+	Late        bool // a frozen relay may send what it had before its successor's records, once more
 
 	ledger *ledger.Ledger
 
 	mu       sync.Mutex
-	ends     map[string][]end     // of each key, ascending
+	ends     map[string][]end // of each key, ascending
+	txs      int
 	rows     map[string]keyed     // by event id
 	appended map[string]time.Time // of first occurrences, on topics with the broker's time
 	letters  map[string]bool      // ids of dead letters
@@ -39,6 +42,7 @@ type (
 	end struct {
 		n   int64
 		lsn uint64
+		tx  int
 	}
 	keyed struct {
 		key string
@@ -67,8 +71,9 @@ func NewJudge(window int, exactlyOnce bool) *Judge {
 func (j *Judge) Wrote(numbers map[string]int64, behind uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.txs++
 	for key, n := range numbers {
-		j.ends[key] = append(j.ends[key], end{n, behind})
+		j.ends[key] = append(j.ends[key], end{n, behind, j.txs})
 	}
 }
 
@@ -144,6 +149,10 @@ type Verdict struct {
 // A Breach is a promise that was broken. Rule is its short name.
 type Breach struct{ Rule, What string }
 
+func (v *Verdict) breaks(rules ...string) bool {
+	return slices.ContainsFunc(v.Broken, func(b Breach) bool { return slices.Contains(rules, b.Rule) })
+}
+
 func (v *Verdict) String() string {
 	if len(v.Broken) == 0 {
 		return fmt.Sprintf("kept: %d committed, %d duplicates", v.Committed, v.Duplicates)
@@ -168,14 +177,18 @@ func (j *Judge) Judge() Verdict {
 	broken("lost", v.Lost, "are committed and neither arrived nor have a dead letter")
 	broken("invented", rep.Invented, "arrived and were never committed")
 	broken("order", rep.Disordered, "came before an earlier one of their key")
-	broken("replay", rep.Scattered, "came again alone, not as part of a contiguous run")
-	broken("identical", rep.Changed, "came again with other bytes or on another partition")
+	if !j.FromTable && !j.Late {
+		broken("replay", rep.Scattered, "came again alone, not as part of a contiguous run")
+	}
+	if !j.FromTable {
+		broken("identical", rep.Changed, "came again with other bytes or on another partition")
+	}
 	if !j.Moves {
 		broken("partition", rep.Moved, "have a key that is on two partitions")
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if most := j.mayRepeat(); rep.Duplicates > most {
+	if most := j.mayRepeat(); rep.Duplicates > most && !j.FromTable {
 		broken("duplicates", rep.Duplicates, fmt.Sprintf("came again, and after %d crashes %d may", len(j.crashes), most))
 	}
 	v.Broken = append(v.Broken, j.positions()...)
@@ -198,6 +211,51 @@ func (j *Judge) mayRepeat() (most int) {
 	return most
 }
 
+// end is what is known of the transaction of an event. The answer to its commit may have been lost.
+func (j *Judge) end(k keyed) (e end, ok bool) {
+	ends := j.ends[k.key]
+	i, _ := slices.BinarySearchFunc(ends, k.n, func(e end, n int64) int { return cmp.Compare(e.n, n) })
+	if i == len(ends) {
+		return end{}, false
+	}
+	return ends[i], true
+}
+
+// Torn is how many crashes came when a part of a transaction was in Kafka.
+func (j *Judge) Torn() (n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	type span struct{ first, last time.Time }
+	spans := map[int]span{}
+	for id, at := range j.appended {
+		k := j.rows[id]
+		e, ok := j.end(k)
+		if !ok {
+			continue
+		}
+		s, ok := spans[e.tx]
+		if !ok {
+			s = span{at, at}
+		}
+		if at.Before(s.first) {
+			s.first = at
+		}
+		if at.After(s.last) {
+			s.last = at
+		}
+		spans[e.tx] = s
+	}
+	for _, crash := range j.crashes {
+		for _, s := range spans {
+			if s.first.Before(crash) && s.last.After(crash) {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
 // positions judges the samples: a confirmed position never goes back, and what lies before it is in Kafka.
 func (j *Judge) positions() (all []Breach) {
 	type row struct {
@@ -207,15 +265,14 @@ func (j *Judge) positions() (all []Breach) {
 	}
 	var rows []row // of which both the end and the broker's time are known, or that are lost
 	for id, k := range j.rows {
-		ends := j.ends[k.key]
-		i, _ := slices.BinarySearchFunc(ends, k.n, func(e end, n int64) int { return cmp.Compare(e.n, n) })
-		if i == len(ends) || j.letters[id] {
+		e, ok := j.end(k)
+		if !ok || j.letters[id] {
 			continue
 		}
 		if at, ok := j.appended[id]; ok {
-			rows = append(rows, row{ends[i].lsn, at, id})
+			rows = append(rows, row{e.lsn, at, id})
 		} else if j.ledger.Seen(id) == 0 {
-			rows = append(rows, row{ends[i].lsn, time.UnixMilli(math.MaxInt32 * 1000), id})
+			rows = append(rows, row{e.lsn, time.UnixMilli(math.MaxInt32 * 1000), id})
 		}
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.lsn, b.lsn) })

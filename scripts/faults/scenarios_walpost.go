@@ -1,0 +1,288 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// Here a person or an outbox does what needs an answer, and what is only in walpost.
+func init() {
+	scenarios = append(scenarios, []scenario{
+		{"slot_dropped", halts, false, true, nil, gap(func(r *run) { r.dropSlot() })},
+		{"slot_recreated", halts, true, true, nil, gap(func(r *run) {
+			r.dropSlot()
+			r.pg.Exec(r, r.dsn, "SELECT pg_create_logical_replication_slot('"+r.name+"', 'pgoutput')")
+		})},
+		{"slot_advanced", halts, false, true, nil, gap(func(r *run) {
+			r.pg.Exec(r, r.dsn, "SELECT pg_replication_slot_advance('"+r.name+"', pg_current_wal_lsn())")
+		})},
+		{"slot_lost", halts, false, true, nil, gap(func(r *run) {
+			r.quiet()
+			r.pg.Exec(r, r.dsn, "ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()")
+			r.pg.LoseSlot(r, r.dsn, r.name)
+			r.pg.Exec(r, r.dsn, "ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+		})},
+		{"publication_recreated", halts, false, true, nil, gap(func(r *run) {
+			r.pg.Exec(r, r.dsn, "DROP PUBLICATION "+r.name)
+			r.pause(500 * time.Millisecond)
+			r.pg.Exec(r, r.dsn, "CREATE PUBLICATION "+r.name+" FOR TABLE outbox WITH (publish = 'insert')")
+		})},
+		{"checkpoint_damaged", "refuses it, delivers nothing", false, true, nil, checkpointDamaged},
+		{"snapshot", "publishes old rows, then the stream", false, true, nil, snapshot},
+		{"cleanup", "removes only delivered rows", false, true, nil, cleanup},
+		{"dead_letters", "a letter or a record for each row", true, true, nil, deadLetters},
+		{"parked_keys", "a parked key keeps its order", false, true, []string{parkedKey}, parkedKeys},
+		{"topic_recreated", "waits, then continues", false, true, nil, topicRecreated},
+		{"partitions_added", "loses nothing; keys move", false, true, nil, partitionsAdded},
+		{"polling", "repeats at most a window", false, true, nil, polling},
+	}...)
+}
+
+// gap stops the relay, breaks what the stream rests on, while the writers go on, and wants the relay to refuse to continue. Then a
+// person closes the gap.
+func gap(breaks func(*run)) func(*run) {
+	return func(r *run) {
+		r.load.Wild = false // rows that are deleted again are in no table
+		r.source = ", order_column: n, time_column: created_at"
+		r.judge.FromTable = true
+		r.begin()
+		p := r.relays[0]
+		if r.rnd.IntN(2) == 0 {
+			r.tell("stop, then break")
+			p.stop()
+		} else {
+			r.tell("kill, then break")
+			r.crashed()
+			p.end(syscall.SIGKILL)
+		}
+		r.pause(time.Second)
+		breaks(r)
+		r.newSlot()
+		r.pause(time.Second)
+		was := r.judge.Arrived()
+		p.start()
+		r.waits("a halt", p.isHalted)
+		if more := r.judge.Arrived() - was; more > 0 {
+			r.Errorf("the relay delivered %d events before it halted", more)
+		}
+		r.quiet()
+		for try := 0; ; try++ {
+			r.newSlot()
+			code, out := r.runs("recover", "--yes")
+			r.tell("recover: code %d", code)
+			if code == 0 {
+				break
+			}
+			if try == 3 {
+				r.Fatalf("recover: code %d\n%s", code, out)
+			}
+		}
+		p.start()
+		r.recovers()
+		r.write()
+		r.flow()
+	}
+}
+
+func (r *run) dropSlot() {
+	r.pg.Exec(r, r.dsn, "SELECT pg_drop_replication_slot('"+r.name+"')")
+}
+
+// checkpointDamaged keeps the checkpoint in a file, of which bits are flipped or the end is missing.
+func checkpointDamaged(r *run) {
+	file := filepath.Join(r.dir, "checkpoint")
+	r.extra = "checkpoint: {store: file, path: " + file + "}\n"
+	r.begin()
+	p := r.relays[0]
+	for range 4 {
+		p.stop()
+		good, err := os.ReadFile(file)
+		r.must(err)
+		bad := bytes.Clone(good)
+		at := r.rnd.IntN(len(bad))
+		if r.rnd.IntN(2) == 0 {
+			r.tell("flip a bit of byte %d of %d", at, len(bad))
+			bad[at] ^= 1 << r.rnd.IntN(8)
+		} else {
+			r.tell("cut off after %d of %d bytes", at, len(bad))
+			bad = bad[:at]
+		}
+		r.must(os.WriteFile(file, bad, 0o600))
+		was, said := r.judge.Arrived(), len(p.text())
+		p.start()
+		r.waits("a halt", func() bool { return p.isHalted() || strings.Contains(p.text()[said:], file) })
+		p.end(syscall.SIGTERM)
+		if more := r.judge.Arrived() - was; more > 0 {
+			r.Errorf("the relay delivered %d events with a damaged checkpoint:\n%s", more, p.text()[said:])
+		}
+		r.must(os.WriteFile(file, good, 0o600))
+		p.start()
+		r.recovers()
+	}
+}
+
+// snapshot kills the relay while it publishes the rows from before its first start.
+func snapshot(r *run) {
+	r.load.Wild = false
+	r.judge.FromTable = true
+	r.source = ", order_column: n, time_column: created_at, snapshot: initial"
+	r.write()
+	time.Sleep(3 * time.Second)
+	p := r.launch()
+	for range 3 {
+		r.pause(time.Second)
+		r.tell("kill after %d records", r.judge.Arrived())
+		p.kill()
+	}
+	r.recovers()
+	r.sample()
+	r.flow()
+}
+
+// cleanup removes rows as soon as they are delivered, through kills.
+func cleanup(r *run) {
+	r.unverified = true // the rows are gone
+	r.source = ", time_column: created_at"
+	r.extra = "cleanup: {mode: delete, keep: 0s}\nmonitor: {interval: 1s}\n"
+	r.begin()
+	for range 3 {
+		r.pause(2 * time.Second)
+		r.tell("kill")
+		r.relays[0].kill()
+		r.flow()
+	}
+	r.recovers()
+	r.quiet()
+	r.waits("an empty table", func() bool { return r.pg.Value(r, r.dsn, "SELECT count(*) FROM outbox") == "0" })
+}
+
+// large is a JSON string of n bytes that no codec makes smaller.
+func large(n int) string {
+	return `"` + base64.StdEncoding.EncodeToString(testenv.Incompressible(n)) + `"`
+}
+
+func deadLetters(r *run) {
+	r.delivery = ", on_poison: dead_letter, dead_letter_topic: " + r.prefix + "dead"
+	r.kafka.CreateTopic(r, r.prefix+"dead", 1, nil)
+	r.kafka.Configure(r, "max.message.bytes", "60000", r.topics...)
+	r.follow([]string{r.prefix + "dead"}, func(rec *kgo.Record) {
+		for _, h := range rec.Headers {
+			if h.Key == "walpost.dead.id" {
+				r.judge.Letter(string(h.Value))
+			}
+		}
+	})
+	r.begin()
+	for i := range 4 {
+		r.tell("a record that is too large")
+		id := r.insert(fmt.Sprintf("large-%d", i), 1, large(80_000))
+		if i%2 == 1 {
+			r.pause(300 * time.Millisecond)
+			r.tell("kill")
+			r.relays[0].kill()
+		}
+		r.flow()
+		r.waits("a letter", func() bool { r.judge.mu.Lock(); defer r.judge.mu.Unlock(); return r.judge.letters[id] })
+	}
+}
+
+// parkedKeys parks keys behind a record that is too large, and releases them when the topic takes it.
+func parkedKeys(r *run) {
+	r.delivery = ", on_poison: park_key, parking_topic: " + r.prefix + "parked"
+	r.kafka.CreateTopic(r, r.prefix+"parked", 1, nil)
+	r.kafka.Configure(r, "max.message.bytes", "60000", r.topics...)
+	r.follow([]string{r.prefix + "parked"}, func(*kgo.Record) { r.reach(parkedKey) })
+	r.judge.FromTable = true // a released event has one header more
+	r.begin()
+	var ids []string
+	for i := range 5 {
+		key := fmt.Sprintf("park-%d", i)
+		ids = append(ids, r.insert(key, 1, `"small"`), r.insert(key, 2, large(80_000)), r.insert(key, 3, `"behind"`))
+		if i%2 == 1 {
+			r.tell("kill")
+			r.relays[0].kill()
+		}
+		r.flow()
+	}
+	r.kafka.Configure(r, "max.message.bytes", "1000000", r.topics...)
+	r.tell("release")
+	if code, out := r.runs("dead", "retry", "--all"); code != 0 {
+		r.Fatalf("dead retry: code %d\n%s", code, out)
+	}
+	r.pause(time.Second)
+	r.relays[0].kill()
+	r.waits("the parked events", func() bool { return r.judge.ledger.Seen(ids...) == len(ids) })
+}
+
+func (r *run) admin() *kadm.Client { return kadm.NewClient(r.kafka.Client(r)) }
+
+// topicRecreated deletes a topic that has no undelivered event, and makes it again.
+func topicRecreated(r *run) {
+	r.unverified = true // the first records are gone
+	r.begin()
+	r.quiet()
+	r.waitDelivered()
+	r.tell("delete %s", r.topics[0])
+	_, err := r.admin().DeleteTopic(r.Context(), r.topics[0])
+	r.must(err)
+	r.write()
+	r.pause(3 * time.Second)
+	r.kafka.CreateTopic(r, r.topics[0], 3, nil)
+	r.flow()
+}
+
+// waitDelivered waits until everything that was committed has arrived.
+func (r *run) waitDelivered() {
+	r.Helper()
+	r.truth()
+	r.waits("all events", func() bool { return r.judge.Missing() == 0 })
+}
+
+func partitionsAdded(r *run) {
+	r.judge.Moves = true
+	r.begin()
+	r.quiet()
+	r.waitDelivered() // else the order of a key breaks, because Kafka moves it
+	r.kafka.Grow(r, 5, r.topics...)
+	time.Sleep(time.Second)
+	r.write()
+	r.flow()
+	r.relays[0].kill()
+	r.flow()
+}
+
+// polling reads the table without a slot, by workers that claim rows or by one with a cursor.
+func polling(r *run) {
+	r.load.Wild = false // a poll does not see what was deleted again
+	r.judge.Late = true // a crash repeats the events of each key in order, and the keys in any order
+	strategy := "cursor, xid_column: xid"
+	if r.rnd.IntN(2) == 0 {
+		strategy, r.unverified = "claim, lease: 8s", true
+	}
+	r.tell("strategy %s", strategy)
+	r.stream = "kind: poll, poll: {interval: 50ms, strategy: " + strategy + "}"
+	r.source = ", order_column: n, time_column: created_at, snapshot: initial"
+	if code, out := r.runs("setup", "--apply"); code != 0 {
+		r.Fatalf("setup: code %d\n%s", code, out)
+	}
+	r.begin()
+	for range 3 {
+		r.pause(1500 * time.Millisecond)
+		r.tell("kill")
+		r.relays[0].kill()
+		r.flow()
+		r.stopPostgres("immediate")
+		r.startPostgres()
+	}
+}
