@@ -21,13 +21,13 @@ const (
 
 func pick(rnd *rand.Rand) shape {
 	switch n := rnd.IntN(100); {
-	case n < 2:
+	case n < 1:
 		return large
-	case n < 7:
+	case n < 6:
 		return manyKeys
-	case n < 12:
+	case n < 11:
 		return deleted
-	case n < 17:
+	case n < 16:
 		return prepared
 	}
 	return plain

@@ -22,9 +22,12 @@ type outcome struct {
 }
 
 // ok reports whether the run counts and kept every promise.
-func (o *outcome) ok() bool {
-	return len(o.verdict.Broken) == 0 && len(o.failures) == 0 && len(o.unreached) == 0
-}
+func (o *outcome) ok() bool { return o.kept() && len(o.unreached) == 0 }
+
+func (o *outcome) kept() bool { return len(o.verdict.Broken) == 0 && len(o.failures) == 0 }
+
+// counts is false for a run that kept its promises without having reached what it is about.
+func (o *outcome) counts() bool { return !o.kept() || len(o.unreached) == 0 }
 
 func (o *outcome) String() string {
 	kind := "at_least_once"

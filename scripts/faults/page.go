@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -14,7 +13,7 @@ import (
 const (
 	tableBegins = "<!-- written by go run ./scripts/faults -write -->\n"
 	tableEnds   = "<!-- end -->"
-	tableHead   = "|scenario|guarantee|promise|runs|failed|lost|reordered|duplicates|recovery|memory|\n|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n"
+	tableHead   = "|scenario|guarantee|runs|failed|lost|reordered|duplicates|recovery|memory|\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n"
 )
 
 // writePage replaces the rows of the table for what was run, and keeps the others. A row has the worst of its runs.
@@ -30,16 +29,26 @@ func writePage(path string, all []outcome) error {
 	}
 	rows := map[string]string{} // by scenario and guarantee
 	for line := range strings.Lines(table) {
-		if cells := strings.Split(line, "|"); len(cells) > 3 {
+		if cells := strings.Split(line, "|"); len(cells) > 4 {
 			rows[cells[1]+"|"+cells[2]] = line
 		}
 	}
 	var merged strings.Builder
 	merged.WriteString(tableHead)
 	maps.Copy(rows, rowsOf(all))
-	for _, s := range scenarios {
-		for _, g := range []string{atLeastOnce, exactlyOnce} {
-			merged.WriteString(rows[s.name+"|"+g])
+	written := map[string]bool{}
+	for _, of := range scenarios {
+		if written[of.promise] {
+			continue
+		}
+		written[of.promise] = true
+		fmt.Fprintf(&merged, "|**%s**|\n", of.promise)
+		for _, s := range scenarios {
+			for _, g := range []string{atLeastOnce, exactlyOnce} {
+				if s.promise == of.promise {
+					merged.WriteString(rows[s.name+"|"+g])
+				}
+			}
 		}
 	}
 	return os.WriteFile(path, []byte(before+tableBegins+"\n"+merged.String()+"\n"+tableEnds+after), 0o644)
@@ -64,8 +73,8 @@ func rowsOf(all []outcome) map[string]string {
 			s = &sums{o: outcome{scenario: o.scenario}}
 			by[key] = s
 		}
-		if len(o.unreached) > 0 && len(o.failures) == 0 && len(o.verdict.Broken) == 0 {
-			continue // it does not count
+		if !o.counts() {
+			continue
 		}
 		s.runs++
 		if !o.ok() {
@@ -79,11 +88,7 @@ func rowsOf(all []outcome) map[string]string {
 	rows := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(by)) {
 		s := by[key]
-		promise := s.o.scenario.promise
-		if strings.HasSuffix(key, exactlyOnce) {
-			promise = strings.Replace(promise, afterCrash, noRepeat, 1)
-		}
-		rows[key] = fmt.Sprintf("|%s|%s|%d|%d|%d|%d|%d|%.1fs|%dMB|\n", key, cmp.Or(promise, noRepeat), s.runs, s.failed, s.o.verdict.Lost, s.o.verdict.Reordered,
+		rows[key] = fmt.Sprintf("|%s|%d|%d|%d|%d|%d|%.1fs|%dMB|\n", key, s.runs, s.failed, s.o.verdict.Lost, s.o.verdict.Reordered,
 			s.duplicates, s.o.recovery.Round(100*time.Millisecond).Seconds(), s.o.rss>>20)
 	}
 	return rows

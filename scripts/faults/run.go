@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,6 +54,7 @@ type run struct {
 	relays []*relay
 	load   *shop.Shop
 	quiet  func() // stops the load
+	silent atomic.Bool
 
 	// What a scenario adds to walpost.yaml before launch. Each key is behind a comma.
 	stream, source, delivery, extra string
@@ -92,7 +94,7 @@ CREATE TRIGGER keep AFTER INSERT ON public.outbox FOR EACH ROW EXECUTE FUNCTION 
 		s.kafka.CreateTopic(t, r.prefix+typ, 3, map[string]string{"message.timestamp.type": []string{"CreateTime", "LogAppendTime"}[i]})
 	}
 	r.toPG.Serve(fmt.Sprintf("127.0.0.1:%d", r.pg.Port()))
-	r.load = &shop.Shop{DSN: r.dsn, Writers: 3, MaxRows: 20, Pause: 60 * time.Millisecond, Seed: r.rnd.Uint64(), History: "kept.outbox", Wild: true, Wrote: r.judge.Wrote}
+	r.load = &shop.Shop{DSN: r.dsn, Writers: 3, MaxRows: 20, Pause: 150 * time.Millisecond, Seed: r.rnd.Uint64(), History: "kept.outbox", Wild: true, Wrote: r.wrote}
 	r.follow(r.topics, func(rec *kgo.Record) {
 		entry, appended := shop.Entry(rec), time.Time{}
 		if rec.Topic == r.topics[1] {
@@ -107,6 +109,17 @@ CREATE TRIGGER keep AFTER INSERT ON public.outbox FOR EACH ROW EXECUTE FUNCTION 
 		r.judge.Observe(entry, time.Now(), appended)
 	})
 	return r
+}
+
+// backlog is how many events more than arrived the writers commit before they wait: a fault on a slow machine is not about how
+// long it takes to catch up.
+const backlog = 5000
+
+func (r *run) wrote(numbers map[string]int64, behind uint64) {
+	r.judge.Wrote(numbers, behind)
+	for !r.silent.Load() && r.load.Committed()-int64(r.judge.Arrived()) > backlog {
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // walpost reports whether the relay is walpost, of which the suite knows more.
@@ -201,18 +214,26 @@ func (r *run) write() {
 			r.Errorf("writers: %v", err)
 		}
 	}()
-	r.quiet = sync.OnceFunc(func() { cancel(); <-done })
+	r.silent.Store(false)
+	r.quiet = sync.OnceFunc(func() { r.silent.Store(true); cancel(); <-done })
 	r.Cleanup(r.quiet)
 }
 
 // waits waits for an event.
 func (r *run) waits(what string, ok func() bool) {
 	r.Helper()
+	before, end := r.judge.Arrived(), time.Now().Add(5*patience)
 	for give := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if now := r.judge.Arrived(); now != before && time.Now().Before(end) { // there may be much before it
+			before, give = now, time.Now().Add(patience)
+		}
 		for _, p := range r.relays {
 			if p.isHalted() && what != "a halt" {
 				r.Fatalf("relay %d asks for a person while the run waits for %s:\n%s", p.number, what, p.tail())
 			}
+		}
+		if r.Context().Err() != nil {
+			r.Fatal("interrupted")
 		}
 		if time.Now().After(give) {
 			tail := ""
