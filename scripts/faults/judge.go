@@ -35,6 +35,7 @@ type Judge struct {
 	arrivals []time.Time
 	samples  []sample
 	crashes  []time.Time
+	saves    []time.Time // when checkpoints were written, ascending
 }
 
 type (
@@ -55,9 +56,12 @@ type (
 	}
 )
 
-// slack is how long before a crash an acknowledged event may lack a checkpoint. walpost writes one each second; the
-// machine of a test is slow.
-const slack = 5 * time.Second
+// An event that was acknowledged within slack before a crash may lack a checkpoint, or one that arrived after the newest checkpoint
+// if that is older. The consumer may be late by some of the other.
+const (
+	slack = 5 * time.Second
+	late  = time.Second
+)
 
 // NewJudge returns a judge of a relay with so many events in flight.
 func NewJudge(window int, exactlyOnce bool) *Judge {
@@ -109,6 +113,13 @@ func (j *Judge) Confirmed(at time.Time, lsn uint64, slot int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.samples = append(j.samples, sample{at, lsn, slot})
+}
+
+// Saved notes that a checkpoint was written.
+func (j *Judge) Saved(at time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.saves = append(j.saves, at)
 }
 
 // Crash notes that a relay was killed, or taken its slot.
@@ -202,8 +213,12 @@ func (j *Judge) mayRepeat() (most int) {
 	}
 	for _, at := range j.crashes {
 		most += j.Window
+		from := at.Add(-slack)
+		if i, _ := slices.BinarySearchFunc(j.saves, at, time.Time.Compare); i > 0 && j.saves[i-1].Add(-late).Before(from) {
+			from = j.saves[i-1].Add(-late)
+		}
 		for _, a := range j.arrivals {
-			if !a.After(at) && at.Sub(a) < slack {
+			if a.After(from) && a.Before(at.Add(late)) {
 				most++
 			}
 		}

@@ -55,6 +55,7 @@ type run struct {
 	load   *shop.Shop
 	quiet  func() // stops the load
 	silent atomic.Bool
+	gap    atomic.Bool // the slot is broken and not recovered
 
 	// What a scenario adds to walpost.yaml before launch. Each key is behind a comma.
 	stream, source, delivery, extra string
@@ -333,6 +334,7 @@ func (r *run) sample() {
 	}
 	r.follow([]string{"walpost.checkpoints"}, func(rec *kgo.Record) {
 		if epoch, ok := strings.CutPrefix(string(rec.Key), r.name+"/"); ok {
+			r.judge.Saved(rec.Timestamp)
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if r.epochs[epoch] = true; len(r.epochs) > 1 {
@@ -360,6 +362,7 @@ func (r *run) sampleSlot(ctx context.Context) {
 			r.newSlot()
 		case err != nil:
 			return
+		case r.gap.Load(): // the position of a new slot confirms nothing until recover is through
 		default:
 			r.judge.Confirmed(time.Now(), uint64(at), slot)
 		}
