@@ -53,9 +53,11 @@ type run struct {
 	toPG   *wire.Wire
 	relays []*relay
 	load   *shop.Shop
-	quiet  func() // stops the load
-	silent atomic.Bool
-	gap    atomic.Bool // the slot is broken and not recovered
+
+	consumers []func() // stop those of each topic
+	quiet     func()   // stops the load
+	silent    atomic.Bool
+	gap       atomic.Bool // the slot is broken and not recovered
 
 	// What a scenario adds to walpost.yaml before launch. Each key is behind a comma.
 	stream, source, delivery, extra string
@@ -96,20 +98,25 @@ CREATE TRIGGER keep AFTER INSERT ON public.outbox FOR EACH ROW EXECUTE FUNCTION 
 	}
 	r.toPG.Serve(fmt.Sprintf("127.0.0.1:%d", r.pg.Port()))
 	r.load = &shop.Shop{DSN: r.dsn, Writers: 3, MaxRows: 20, Pause: 150 * time.Millisecond, Seed: r.rnd.Uint64(), History: "kept.outbox", Wild: true, Wrote: r.wrote}
-	r.follow(r.topics, func(rec *kgo.Record) {
-		entry, appended := shop.Entry(rec), time.Time{}
-		if rec.Topic == r.topics[1] {
-			appended = rec.Timestamp
-			at := strconv.AppendInt(nil, appended.UnixMilli(), 10)
-			for i, b := range entry.Bytes { // the broker's time is another one each time
-				if string(b) == string(at) {
-					entry.Bytes[i] = nil
-				}
+	for _, topic := range r.topics {
+		r.consumers = append(r.consumers, r.follow([]string{topic}, r.observe))
+	}
+	return r
+}
+
+// observe is the consumer.
+func (r *run) observe(rec *kgo.Record) {
+	entry, appended := shop.Entry(rec), time.Time{}
+	if rec.Topic == r.topics[1] {
+		appended = rec.Timestamp
+		at := strconv.AppendInt(nil, appended.UnixMilli(), 10)
+		for i, b := range entry.Bytes { // the broker's time is another one each time
+			if string(b) == string(at) {
+				entry.Bytes[i] = nil
 			}
 		}
-		r.judge.Observe(entry, time.Now(), appended)
-	})
-	return r
+	}
+	r.judge.Observe(entry, time.Now(), appended)
 }
 
 // backlog is how many events more than arrived the writers commit before they wait: a fault on a slow machine is not about how
@@ -165,8 +172,8 @@ func (r *run) runs(args ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), string(text)
 }
 
-// follow calls observe with each record of topics until the end of the run. Of exactly_once it sees what is committed.
-func (r *run) follow(topics []string, observe func(*kgo.Record)) {
+// follow calls observe with each record of topics until stop, or the end of the run. Of exactly_once it sees what is committed.
+func (r *run) follow(topics []string, observe func(*kgo.Record)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	opts := []kgo.Opt{kgo.MetadataMinAge(250 * time.Millisecond), kgo.FetchMaxPartitionBytes(1 << 20)}
@@ -179,7 +186,9 @@ func (r *run) follow(topics []string, observe func(*kgo.Record)) {
 			r.Errorf("consumer: %v", err)
 		}
 	}()
-	r.Cleanup(func() { cancel(); <-done })
+	stop = func() { cancel(); <-done }
+	r.Cleanup(stop)
+	return stop
 }
 
 // tell logs a step. The steps of a seed are always the same.

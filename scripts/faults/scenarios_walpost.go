@@ -238,11 +238,13 @@ func topicRecreated(r *run) {
 	r.quiet()
 	r.waitDelivered()
 	r.tell("delete %s", r.topics[0])
+	r.consumers[0]() // it would wait for the former topic
 	_, err := r.admin().DeleteTopic(r.Context(), r.topics[0])
 	r.must(err)
 	r.write()
 	r.pause(3 * time.Second)
 	r.kafka.CreateTopic(r, r.topics[0], 3, nil)
+	r.follow(r.topics[:1], r.observe)
 	r.flow()
 }
 
