@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/failpoint"
 	"github.com/walpost/walpost/internal/lib/backoff"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
@@ -215,7 +216,9 @@ func (c *checkpointer) remove() {
 func (c *checkpointer) write(key string, value []byte, ended func(error)) {
 	c.busy = true
 	c.beside(func() func() {
+		failpoint.Hit(failpoint.Save)
 		err := c.within(saveLimit, func(ctx context.Context) error { return c.store.Save(ctx, key, value) })
+		failpoint.Hit(failpoint.Saved)
 		return func() {
 			c.busy = false
 			ended(err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/failpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
@@ -165,6 +166,7 @@ func (l *loop) send(begin, commit cdc.Position, row int, table *cdc.Relation, ve
 		rec := l.rec
 		l.parker.append(&rec, ticket)
 	} else {
+		failpoint.Hit(failpoint.Send)
 		l.sink.Send(&l.rec, ticket)
 	}
 	l.rec = cdc.Record{} // its bytes belong to the sink now, and the next event may be long in coming
@@ -255,6 +257,7 @@ func (l *loop) collect() error {
 	if len(l.acks) == 0 {
 		return other
 	}
+	failpoint.Hit(failpoint.Ack)
 	defer clear(l.acks) // their ids are parts of payloads
 	var bad error       // the first refusal, if the relay does not know one yet
 	for i := range l.acks {
@@ -316,9 +319,11 @@ func (l *loop) confirm() error {
 		panic(fmt.Sprintf("relay: a position is confirmed in the stage %q", l.at.stage))
 	}
 	safe := l.checkpointer.durable.Position
+	failpoint.Hit(failpoint.Confirm)
 	if err := l.within(confirmLimit, func(ctx context.Context) error { return l.sess.Confirm(ctx, safe) }); err != nil {
 		return l.lose(fmt.Errorf("confirm %s: %w", safe, err))
 	}
+	failpoint.Hit(failpoint.Confirmed)
 	if safe > l.confirmed {
 		l.confirmed, l.moved = safe, true
 	}

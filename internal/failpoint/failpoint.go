@@ -11,6 +11,4 @@ const (
 	Saved     = "saved"     // after that
 	Confirm   = "confirm"   // before a position is confirmed to Postgres
 	Confirmed = "confirmed" // after that
-	Commit    = "commit"    // before a Kafka transaction is committed
-	Committed = "committed" // after that
 )

@@ -188,10 +188,10 @@ func (j *Judge) Judge() Verdict {
 	broken("lost", v.Lost, "are committed and neither arrived nor have a dead letter")
 	broken("invented", rep.Invented, "arrived and were never committed")
 	broken("order", rep.Disordered, "came before an earlier one of their key")
-	if !j.FromTable && !j.Late {
+	if !j.FromTable && !j.Late && !j.Moves {
 		broken("replay", rep.Scattered, "came again alone, not as part of a contiguous run")
 	}
-	if !j.FromTable {
+	if !j.FromTable && !j.Moves {
 		broken("identical", rep.Changed, "came again with other bytes or on another partition")
 	}
 	if !j.Moves {

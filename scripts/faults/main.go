@@ -40,6 +40,7 @@ func suite() int {
 	names := flag.String("scenario", "", "names, separated by commas; empty: all")
 	relay := flag.String("relay", "", "the command line of another relay, with placeholders")
 	template := flag.String("template", "", "the file with the template of its configuration")
+	program := flag.String("walpost", "", "a walpost to run in place of the checkout's")
 	window := flag.Int("window", 500, "events that the relay may have in flight")
 	write := flag.String("write", "", "the page to write the table of results into")
 	verbose := flag.Bool("v", false, "print each step")
@@ -66,6 +67,7 @@ func suite() int {
 	var outcomes []outcome
 	_, failures := on(ctx, "servers", say, func(t testing.TB) {
 		s := start(t)
+		s.walpost = *program
 		for from, n := time.Now(), *seed; ctx.Err() == nil; n++ {
 			for i := range chosen {
 				out := one(ctx, s, &chosen[i], o, n, *verbose)

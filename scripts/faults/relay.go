@@ -38,7 +38,7 @@ type relay struct {
 	cmd    *exec.Cmd // nil while no process runs
 	wanted bool
 	halted bool
-	env    []string
+	env    []string // of the next process only
 	ended  chan struct{} // of the process; replaced with each
 	gone   chan struct{} // closed when nobody starts it any more
 	peak   int64         // resident bytes
@@ -115,9 +115,10 @@ func (p *relay) launchOnce() error {
 	}
 	defer log.Close() //nolint:errcheck // the process has its own
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(os.Environ(), p.env...)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(os.Environ(), p.env...)
+	p.env = nil
 	if !p.wanted {
 		return fmt.Errorf("it was stopped")
 	}
@@ -173,6 +174,12 @@ func (p *relay) stop() {
 	if cmd != nil && p.r.walpost() && cmd.ProcessState.ExitCode() != 0 {
 		p.r.Errorf("relay %d ends with code %d after SIGTERM:\n%s", p.number, cmd.ProcessState.ExitCode(), p.tail())
 	}
+}
+
+func (p *relay) started() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.starts
 }
 
 func (p *relay) isHalted() bool {

@@ -176,7 +176,7 @@ func (r *run) runs(args ...string) (code int, out string) {
 func (r *run) follow(topics []string, observe func(*kgo.Record)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	opts := []kgo.Opt{kgo.MetadataMinAge(250 * time.Millisecond), kgo.FetchMaxPartitionBytes(1 << 20)}
+	opts := []kgo.Opt{kgo.MetadataMinAge(250 * time.Millisecond), kgo.MetadataMaxAge(2 * time.Second), kgo.FetchMaxPartitionBytes(1 << 20)}
 	if r.exactlyOnce {
 		opts = append(opts, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	}

@@ -13,12 +13,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/internal/failpoint"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
 // Here a person or an outbox does what needs an answer, and what is only in walpost.
 func init() {
 	scenarios = append(scenarios, []scenario{
+		{"kill_at_each_step", afterCrash, true, true, nil, killsAtSteps},
 		{"slot_dropped", halts, false, true, nil, gap(func(r *run) { r.dropSlot() })},
 		{"slot_recreated", halts, true, true, nil, gap(func(r *run) {
 			r.dropSlot()
@@ -47,6 +49,24 @@ func init() {
 		{"partitions_added", "loses nothing; keys move", false, true, nil, partitionsAdded},
 		{"polling", "repeats at most a window", false, true, nil, polling},
 	}...)
+}
+
+// killsAtSteps has a walpost with failpoints kill itself before and after each step that must be durable.
+func killsAtSteps(r *run) {
+	r.program = r.build(true)
+	r.begin()
+	points := []string{failpoint.Send, failpoint.Ack, failpoint.Save, failpoint.Saved, failpoint.Confirm, failpoint.Confirmed}
+	p := r.relays[0]
+	for _, i := range r.rnd.Perm(len(points)) {
+		p.stop()
+		p.env = []string{fmt.Sprintf("WALPOST_FAILPOINT=%s:%d", points[i], 1+r.rnd.IntN(3))}
+		r.tell("%s", p.env[0])
+		starts := p.started()
+		p.start()
+		r.waits("a kill at "+points[i], func() bool { return p.started() > starts+1 })
+		r.crashed()
+		r.flow()
+	}
 }
 
 // gap stops the relay, breaks what the stream rests on, while the writers go on, and wants the relay to refuse to continue. Then a
@@ -256,7 +276,7 @@ func (r *run) waitDelivered() {
 }
 
 func partitionsAdded(r *run) {
-	r.judge.Moves = true
+	r.judge.Moves, r.unverified = true, true
 	r.begin()
 	r.quiet()
 	r.waitDelivered() // else the order of a key breaks, because Kafka moves it
