@@ -38,7 +38,7 @@ type relay struct {
 	cmd    *exec.Cmd // nil while no process runs
 	wanted bool
 	halted bool
-	env    []string // of the next process only
+	env    []string      // of the next process only
 	ended  chan struct{} // of the process; replaced with each
 	gone   chan struct{} // closed when nobody starts it any more
 	peak   int64         // resident bytes
@@ -171,7 +171,11 @@ func (p *relay) stop() {
 	case <-time.After(patience):
 		p.r.Fatalf("relay %d does not end in %s after SIGTERM", p.number, patience)
 	}
-	if cmd != nil && p.r.walpost() && cmd.ProcessState.ExitCode() != 0 {
+	if cmd == nil || !p.r.walpost() {
+		return
+	}
+	// A process that has just started may not know SIGTERM yet.
+	if status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus); status.ExitStatus() != 0 && status.Signal() != syscall.SIGTERM {
 		p.r.Errorf("relay %d ends with code %d after SIGTERM:\n%s", p.number, cmd.ProcessState.ExitCode(), p.tail())
 	}
 }

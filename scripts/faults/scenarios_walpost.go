@@ -65,7 +65,7 @@ func killsAtSteps(r *run) {
 		p.start()
 		r.waits("a kill at "+points[i], func() bool { return p.started() > starts+1 })
 		r.crashed()
-		r.flow()
+		r.recovers()
 	}
 }
 
