@@ -17,6 +17,10 @@ import (
 // A Ledger gets events from Commit, in any order, and records from Observe, in the order of each
 // partition. Check compares them. Several goroutines may call its methods.
 type Ledger struct {
+	// Wire allows that what a killed process had on the wire is written into the re-run of its successor. The re-run must
+	// repeat it in its place.
+	Wire bool
+
 	mu        sync.Mutex
 	committed map[string]entry
 	seen      map[string]sighting
@@ -42,8 +46,9 @@ type (
 		part  partition
 	}
 	run struct {
-		first []string // event ids, in order of first occurrence
-		next  int      // index that a contiguous run expects next
+		first []string        // event ids, in order of first occurrence
+		next  int             // index that a contiguous run expects next
+		late  map[string]bool // with Wire: events that came in a re-run, and must come again in it
 	}
 )
 
@@ -123,7 +128,7 @@ func (l *Ledger) Observe(r Record) {
 	p := partition{r.Topic, r.Partition}
 	ru := l.parts[p]
 	if ru == nil {
-		ru = &run{}
+		ru = &run{late: map[string]bool{}}
 		l.parts[p] = ru
 	}
 	tk := topicKey{r.Topic, r.Key}
@@ -134,18 +139,28 @@ func (l *Ledger) Observe(r Record) {
 	}
 	old, dup := l.seen[r.ID]
 	if !dup {
-		if ru.next != len(ru.first) {
+		late := l.Wire && ru.next != len(ru.first)
+		if late {
+			ru.late[r.ID] = true
+		} else if ru.next != len(ru.first) {
 			l.rep.note(&l.rep.Scattered, "new event %s on %s/%d in the middle of a re-run: %d of %d replayed", r.ID, r.Topic, r.Partition, ru.next, len(ru.first))
 		}
 		l.seen[r.ID] = sighting{index: len(ru.first), sum: sum, part: p}
 		ru.first = append(ru.first, r.ID)
-		ru.next = len(ru.first)
+		if !late {
+			ru.next = len(ru.first)
+		}
 		return
 	}
 	l.rep.Duplicates++
 	if old.sum != sum || old.part != p {
 		l.rep.note(&l.rep.Changed, "duplicate of %s differs from its first occurrence", r.ID)
 	}
+	if old.index > ru.next && l.Wire {
+		ru.late[r.ID] = true
+		return
+	}
+	delete(ru.late, r.ID)
 	if old.index > ru.next {
 		l.rep.note(&l.rep.Scattered, "duplicate of %s on %s/%d skips %d events", r.ID, r.Topic, r.Partition, old.index-ru.next)
 	}
@@ -197,6 +212,9 @@ func (l *Ledger) Check() Report {
 		}
 	}
 	for p, ru := range l.parts {
+		for id := range ru.late {
+			rep.note(&rep.Scattered, "event %s came into a re-run of %s/%d, which did not repeat it", id, p.topic, p.id)
+		}
 		last := map[int64]int64{}
 		for _, id := range ru.first {
 			e, ok := l.committed[id]

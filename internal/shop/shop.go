@@ -153,6 +153,7 @@ func (s *Shop) transaction(ctx context.Context, conn *pgx.Conn, prefix string, n
 		count, copied = 1500, true
 	case manyKeys:
 		count, copied, keys = 50, true, 1000
+	case plain, deleted, prepared:
 	}
 	counters := map[string]int64{}
 	write := func(tx pgx.Tx, n int, counters map[string]int64) error {

@@ -65,8 +65,10 @@ const (
 
 // NewJudge returns a judge of a relay with so many events in flight.
 func NewJudge(window int, exactlyOnce bool) *Judge {
+	l := ledger.New()
+	l.Wire = !exactlyOnce // exactly_once fences it
 	return &Judge{
-		Window: window, ExactlyOnce: exactlyOnce, ledger: ledger.New(), ends: map[string][]end{}, rows: map[string]keyed{},
+		Window: window, ExactlyOnce: exactlyOnce, ledger: l, ends: map[string][]end{}, rows: map[string]keyed{},
 		appended: map[string]time.Time{}, letters: map[string]bool{},
 	}
 }

@@ -165,6 +165,35 @@ func TestEachBrokenRelayIsFound(t *testing.T) {
 	}
 }
 
+// What a killed process had on the wire comes into the re-run of its successor, which repeats it.
+func TestWhatWasOnTheWireMayComeLate(t *testing.T) {
+	for _, c := range []struct {
+		order string
+		good  bool
+	}{
+		{"abcd" + "abEcdEf", true},
+		{"abcd" + "aDbcdEe", true},
+		{"abcd" + "abEcdf", false},
+		{"abcd" + "abEf", false},
+		{"abcd" + "adef", false},
+	} {
+		j := NewJudge(fakeWindow, false)
+		f := &fake{j: j, now: time.UnixMilli(1_000_000_000_000)}
+		for i, id := range strings.Split("abcdef", "") {
+			j.Commit(id, "key", int64(i+1))
+		}
+		for i, id := range strings.Split(strings.ToLower(c.order), "") {
+			if i == 4 {
+				j.Crash(f.now)
+			}
+			f.produce(id, "key", 0)
+		}
+		if v := j.Judge(); v.breaks("replay") == c.good {
+			t.Errorf("%s: %s", c.order, &v)
+		}
+	}
+}
+
 // A dead letter stands for its row, and only for that one.
 func TestALetterStandsForItsRow(t *testing.T) {
 	f := &fake{j: NewJudge(fakeWindow, false), bug: "skips a row", now: time.UnixMilli(1_000_000_000_000), ids: map[int]string{}}

@@ -78,6 +78,11 @@ func suite() int {
 				}
 				outcomes = append(outcomes, out)
 				say(out.String())
+				if *write != "" {
+					if err := writePage(*write, outcomes); err != nil {
+						t.Fatal(err)
+					}
+				}
 				if ctx.Err() != nil || *minutes > 0 && time.Since(from) > time.Duration(*minutes)*time.Minute {
 					return
 				}
@@ -95,12 +100,6 @@ func suite() int {
 		if !out.ok() {
 			code = 1
 			say("again with: go run ./scripts/faults -scenario " + out.scenario.name + " -seed " + fmt.Sprint(out.seed) + " -guarantee " + *guarantee)
-		}
-	}
-	if *write != "" {
-		if err := writePage(*write, outcomes); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
 		}
 	}
 	return code

@@ -91,7 +91,7 @@ func (p *relay) supervise(up chan<- error) {
 		p.cmd = nil
 		close(p.ended)
 		again := p.wanted
-		if again && p.r.walpost() && code == haltCode {
+		if again && p.r.walpost() && code == haltCode && !p.r.always {
 			again, p.halted = false, true
 		}
 		p.mu.Unlock()

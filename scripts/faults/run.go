@@ -63,6 +63,7 @@ type run struct {
 	stream, source, delivery, extra string
 	program                         string // in place of walpost
 	unverified                      bool   // walpost verify is not asked
+	always                          bool   // an instance that halts is started again, too, as Kubernetes does
 
 	mu       sync.Mutex
 	slots    int // positions of different slots cannot be compared

@@ -149,6 +149,7 @@ func zombie(r *run) {
 	if !r.exactlyOnce { // nothing fences what a frozen process has in its buffers
 		r.judge.Late, r.unverified = true, true
 	}
+	r.always = r.exactlyOnce // a fenced instance ends
 	r.begin()
 	r.launch()
 	for i := range 2 {
