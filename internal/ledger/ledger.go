@@ -71,6 +71,7 @@ type Report struct {
 	Scattered          int // a duplicate that is not part of a contiguous re-run
 	Changed            int // a duplicate with other bytes
 	Moved              int // a key on two partitions
+	Late               int // with Wire: came into the re-run of a successor. No violation.
 	Examples           []string
 }
 
@@ -142,6 +143,7 @@ func (l *Ledger) Observe(r Record) {
 		late := l.Wire && ru.next != len(ru.first)
 		if late {
 			ru.late[r.ID] = true
+			l.rep.Late++
 		} else if ru.next != len(ru.first) {
 			l.rep.note(&l.rep.Scattered, "new event %s on %s/%d in the middle of a re-run: %d of %d replayed", r.ID, r.Topic, r.Partition, ru.next, len(ru.first))
 		}
@@ -158,6 +160,7 @@ func (l *Ledger) Observe(r Record) {
 	}
 	if old.index > ru.next && l.Wire {
 		ru.late[r.ID] = true
+		l.rep.Late++
 		return
 	}
 	delete(ru.late, r.ID)

@@ -156,6 +156,7 @@ func (j *Judge) buried() (n int) {
 // A Verdict is what a judge found. Broken has each broken promise once, with its first examples.
 type Verdict struct {
 	Committed, Lost, Reordered, Duplicates int
+	Late                                   int // written into a successor's re-run: allowed
 	Broken                                 []Breach
 }
 
@@ -181,7 +182,7 @@ func (v *Verdict) String() string {
 func (j *Judge) Judge() Verdict {
 	rep := j.ledger.Check()
 	buried := j.buried()
-	v := Verdict{Committed: rep.Committed, Lost: max(0, rep.Lost-buried), Reordered: rep.Disordered, Duplicates: rep.Duplicates}
+	v := Verdict{Committed: rep.Committed, Lost: max(0, rep.Lost-buried), Reordered: rep.Disordered, Duplicates: rep.Duplicates, Late: rep.Late}
 	broken := func(rule string, n int, what string) {
 		if n > 0 {
 			v.Broken = append(v.Broken, Breach{rule, fmt.Sprintf("%d events %s; %s", n, what, strings.Join(rep.Examples, "; "))})
