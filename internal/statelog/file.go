@@ -1,10 +1,13 @@
 package statelog
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,6 +36,14 @@ type FileStore struct {
 type fileFormat struct {
 	Version int               `json:"version"`
 	Records map[string][]byte `json:"records"`
+	// Sum is the checksum of the records: a flipped bit can give another position, and the relay would skip what is before it.
+	// Files of former versions have none.
+	Sum *string `json:"crc32c"`
+}
+
+func sumOf(records map[string][]byte) (string, error) {
+	b, err := json.Marshal(records) // the keys are sorted
+	return fmt.Sprintf("%08x", crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))), err
 }
 
 // NewFileStore makes a store in the file path. Its directory must exist. Nothing is touched before the first use.
@@ -106,11 +117,20 @@ func (f *FileStore) read() (map[string][]byte, error) {
 		return nil, f.inaccessible(fmt.Errorf("read checkpoint file: %w", err))
 	}
 	var c fileFormat
-	if err := json.Unmarshal(b, &c); err != nil {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
 		return nil, damaged(f.path, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, damaged(f.path, errors.New("something follows its end"))
 	}
 	if c.Version != 1 || c.Records == nil {
 		return nil, damaged(f.path, fmt.Errorf("not a checkpoint file of version 1 (version %d)", c.Version))
+	}
+	sum, err := sumOf(c.Records)
+	if err != nil || c.Sum != nil && *c.Sum != sum {
+		return nil, damaged(f.path, errors.Join(fmt.Errorf("its checksum is not that of its records (%s)", sum), err))
 	}
 	return c.Records, nil
 }
@@ -175,7 +195,11 @@ func (f *FileStore) Save(_ context.Context, key string, value []byte) error {
 	} else {
 		all[key] = value
 	}
-	if err := f.replace(fileFormat{Version: 1, Records: all}); err != nil {
+	sum, err := sumOf(all)
+	if err == nil {
+		err = f.replace(fileFormat{Version: 1, Records: all, Sum: &sum})
+	}
+	if err != nil {
 		return fault.Retry(fmt.Errorf("write checkpoint file %s: %w", f.path, err))
 	}
 	return nil

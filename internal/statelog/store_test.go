@@ -1,6 +1,7 @@
 package statelog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -401,6 +402,36 @@ func TestLostRecordsAreToldByTheRecordsUnderANumber(t *testing.T) {
 }
 
 // A path may be a symbolic link into a volume. To replace the link itself would leave the volume with an old record.
+// A flipped bit, or a missing end, gives an error or the same records: another position would skip events.
+func TestADamagedBitIsNeverBelieved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "checkpoint.json")
+	if err := NewFileStore(path).Save(t.Context(), "a/1.b", []byte(`{"lsn":"0/16B3748"}`)); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, content []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := NewFileStore(path).LookNames(t.Context(), "")
+		if err == nil && (len(got) != 1 || string(got["a/1.b"]) != `{"lsn":"0/16B3748"}`) {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+	for i := range good {
+		for bit := range 8 {
+			bad := bytes.Clone(good)
+			bad[i] ^= 1 << bit
+			check(fmt.Sprintf("bit %d of byte %d, %q", bit, i, good[i]), bad)
+		}
+		check(fmt.Sprintf("cut off after %d bytes", i), good[:i])
+	}
+}
+
 func TestAFileThatCannotBeThereIsNoEmptyOne(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{dir, dir + "/missing/checkpoint"} {
