@@ -20,7 +20,7 @@ type scenario struct {
 
 // The promises of the table. Everywhere nothing is lost, invented or out of order, and a duplicate is the same record again.
 const (
-	afterCrash = "repeats at most a window and what lacks a checkpoint; exactly_once: no duplicates"
+	afterCrash = "repeats a window and what lacks a checkpoint"
 	noRepeat   = "no duplicates"
 	halts      = "halts, recover closes the gap"
 )
