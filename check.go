@@ -47,6 +47,9 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	}
 	if cfg.Stdout == nil {
 		run.Kafka = new(cfg.sink())
+		if cfg.exactlyOnce() {
+			run.Kafka.TransactionalID = r.cfg.transactionalID()
+		}
 	}
 	r.checkPolling(&run)
 	var start foreseen

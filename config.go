@@ -94,6 +94,10 @@ const (
 
 // DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.
 type DeliveryConfig struct {
+	// With `exactly_once`, events and the checkpoint are in one Kafka transaction, so that a consumer
+	// that reads `read_committed` gets each event once. See
+	// [guarantees.md](guarantees.md#exactly-once).
+	Guarantee string `yaml:"guarantee" words:"at_least_once|exactly_once"`
 	// Bounds the memory, and what a crash can repeat.
 	Window relay.Window `yaml:"window"`
 	// What happens to an event that can't be routed, or that Kafka refuses even alone: stop, send it to
@@ -109,6 +113,12 @@ type DeliveryConfig struct {
 	ParkLimit ParkLimit `yaml:"park_limit"`
 }
 
+// The guarantees of DeliveryConfig.Guarantee.
+const (
+	AtLeastOnce = "at_least_once"
+	ExactlyOnce = "exactly_once"
+)
+
 // ParkLimit bounds what is parked. At the limit the relay reads nothing more, and waits for room.
 type ParkLimit = parking.Limit
 
@@ -121,6 +131,7 @@ func DefaultConfig() Config {
 		Records: routes.Records,
 		Kafka:   sink.DefaultConfig(),
 		Delivery: DeliveryConfig{
+			Guarantee:       AtLeastOnce,
 			Window:          run.Window,
 			OnPoison:        relay.Policies{relay.DefaultPolicy: relay.PolicyHalt},
 			DeadLetterTopic: "walpost.dead_letter",
@@ -196,6 +207,15 @@ func (c *Config) validate(brokers bool) (found Problems) {
 			found.Add(field, conf.MustBe, "a topic other than checkpoint.topic", topic)
 		}
 	}
+	if c.exactlyOnce() {
+		const because = "with delivery.guarantee exactly_once"
+		switch {
+		case c.Checkpoint.Store != "kafka":
+			found.Add("checkpoint.store", conf.MustBe, "kafka "+because, c.Checkpoint.Store)
+		case c.claims():
+			found.Add("source.poll.strategy", conf.MustBe, "cursor "+because, c.Source.Poll.Strategy)
+		}
+	}
 	if c.Checkpoint.Store == "kafka" && c.Stdout != nil {
 		found.Add("checkpoint.store", conf.MustBe, "file with --stdout", c.Checkpoint.Store)
 	}
@@ -268,6 +288,11 @@ func (c *Config) routing() router.Config {
 }
 
 // sink is the configuration as the Kafka sink wants it.
+func (c *Config) exactlyOnce() bool { return c.Delivery.Guarantee == ExactlyOnce }
+
+// transactionalID is the one of the events. The parked events have one of their own: the relay's name, in which there is no slash.
+func (c *Config) transactionalID() string { return c.Name + "/events" }
+
 func (c *Config) sink() sink.Config {
 	cfg := c.Kafka
 	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger

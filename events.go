@@ -179,7 +179,7 @@ func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport,
 	}
 	what := backfill.Replaying{
 		ReplayOptions: opts, Router: r.router, Window: cfg.Delivery.Window, Grace: cfg.ShutdownGrace,
-		Sink: func() (relay.Sink, error) { to, _, err := r.openSink(); return to, err },
+		Sink: func() (relay.Sink, error) { to, _, err := r.openSink(false); return to, err },
 	}
 	if cfg.Stdout == nil {
 		to := cfg.sink()

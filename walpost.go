@@ -183,7 +183,7 @@ func (r *Relay) snapshot() *relay.Copying {
 
 // open makes the loop of a Run or a Recover. free closes its store, and its reader of the parking topic.
 func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Duration) (loop *relay.Relay, kafka *sink.Kafka, free func(), err error) {
-	to, kafka, err := r.openSink()
+	to, kafka, err := r.openSink(true)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -192,6 +192,9 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 		return nil, nil, nil, errors.Join(err, to.Close(ctx))
 	}
 	cfg := r.loopConfig(copying, linger)
+	if kafka != nil && r.cfg.exactlyOnce() {
+		cfg.Committer, cfg.Peek = kafka, store.Peek
+	}
 	var kept relay.Store = store
 	if r.cfg.claims() { // a row waits in the table instead of being parked
 		kept = &claimStore{Store: store, memory: map[string][]byte{}}
@@ -328,13 +331,17 @@ func progress(s relay.Status) cleanup.Progress {
 	return p
 }
 
-func (r *Relay) openSink() (relay.Sink, *sink.Kafka, error) {
+// openSink opens the sink. commits says that its user is a loop, which commits what it sends with exactly_once.
+func (r *Relay) openSink(commits bool) (relay.Sink, *sink.Kafka, error) {
 	if r.cfg.Stdout != nil {
 		return sink.NewStdout(r.cfg.Stdout), nil, nil
 	}
 	cfg := r.cfg.sink()
 	if r.cfg.claims() {
 		cfg.Until = &r.sends
+	}
+	if commits && r.cfg.exactlyOnce() {
+		cfg.TransactionalID, cfg.Checkpoints = r.cfg.transactionalID(), r.cfg.Checkpoint.Topic
 	}
 	kafka, err := sink.Open(cfg)
 	if err != nil {
@@ -347,6 +354,8 @@ func (r *Relay) openSink() (relay.Sink, *sink.Kafka, error) {
 type store interface {
 	relay.Store
 	Look(ctx context.Context, name string) (map[string][]byte, error)
+	// Peek is Load without a wait for open transactions of Kafka. It may give an older record.
+	Peek(ctx context.Context, name string) (map[string][]byte, error)
 	// LookNames is Look for all relays whose names start with prefix.
 	LookNames(ctx context.Context, prefix string) (map[string][]byte, error)
 }

@@ -31,10 +31,11 @@ import (
 // One goroutine at a time may use a Tracker. It keeps some words per unacknowledged transaction or
 // part, and nothing per delivery. It allocates only when more transactions are in flight than ever before.
 type Tracker struct {
-	safe cdc.Position // end of the transactions that are finished, with all before
-	when time.Time    // commit time of the newest of them that had a delivery
-	full cdc.Position // end of that transaction; 0 for none
-	last cdc.Position // newest end that was reported: of a transaction, an idle report, or the start
+	safe  cdc.Position // end of the transactions that are finished, with all before
+	when  time.Time    // commit time of the newest of them that had a delivery
+	full  cdc.Position // end of that transaction; 0 for none
+	last  cdc.Position // newest end that was reported: of a transaction, an idle report, or the start
+	ended cdc.Position // newest end of a transaction that had a delivery; 0 for none since New
 
 	// The transactions that are not behind safe have the numbers first to next-1, oldest first; each
 	// part has a number of its own. Transaction n is in ring[n mod len(ring)]. len(ring) is a power
@@ -178,6 +179,12 @@ func (t *Tracker) Ack(ticket cdc.Ticket) {
 // Safe is the position that may be confirmed: everything before it is acknowledged. It never goes
 // back.
 func (t *Tracker) Safe() cdc.Position { return t.safe }
+
+// Last is the position that will be safe when everything that was added is acknowledged: the newest end that was reported.
+func (t *Tracker) Last() cdc.Position { return t.last }
+
+// LastEnd is what SafeEnd will be then.
+func (t *Tracker) LastEnd() cdc.Position { return max(t.ended, t.full) }
 
 // SafeTime is the commit time of the newest transaction before Safe that had a delivery. It is zero
 // if there was none since New.

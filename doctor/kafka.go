@@ -86,7 +86,11 @@ func checkKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, e
 		c.letters(ctx, "parked event", cfg.Parking, cfg.Park)
 	}
 	if cfg.Park {
-		c.transactional(ctx, name)
+		c.transactional(ctx, name, "with which the relay parks events", "park_key", "another policy than park_key in delivery.on_poison")
+	}
+	if cfg.TransactionalID != "" {
+		c.transactional(ctx, cfg.TransactionalID, "with which the relay sends events", "exactly_once", "delivery.guarantee: at_least_once")
+		c.transactionVersion(ctx)
 	}
 	return c.found
 }
@@ -119,7 +123,7 @@ func (c *kafkaCheck) ask(ctx context.Context, rows []string, checkpoint string) 
 	if c.cfg.Bury {
 		names = append(names, c.cfg.DeadLetters)
 	}
-	if c.cfg.Park {
+	if c.cfg.Park || c.cfg.TransactionalID != "" {
 		names = append(names, transactionState)
 	}
 	names = slices.DeleteFunc(append(names, c.cfg.Parking), func(n string) bool { return topicname.Check(n) != nil })

@@ -53,11 +53,12 @@ var unknownProducer = []*kerr.Error{
 
 var errAccepted = errors.New("they accepted the end of a transaction that does not exist")
 
-// transactional judges whether the relay's user may write with the transactional id with which the relay parks events.
+// transactional judges whether the relay's user may write with a transactional id. use says what the relay does with it, and without what
+// a relay has that does not.
 //
 // It asks a broker to end a transaction of a producer that no broker knows. Kafka looks at the rights first, and then refuses the
 // request, so a running relay notices nothing. Initialising the id would tell as much, and fence that relay.
-func (c *kafkaCheck) transactional(ctx context.Context, id string) {
+func (c *kafkaCheck) transactional(ctx context.Context, id, use, needs, without string) {
 	name := "transactional id " + id
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -70,20 +71,38 @@ func (c *kafkaCheck) transactional(ctx context.Context, id string) {
 	var answer *kerr.Error
 	switch {
 	case kafka.Denied(err):
-		c.add(name, Fail, "the relay's user may not write with this transactional id, with which the relay parks events: "+err.Error(), c.fixes.grantTransactional(id))
+		c.add(name, Fail, "the relay's user may not write with this transactional id, "+use+": "+err.Error(), c.fixes.grantTransactional(id))
 		return
 	case errors.As(err, &answer) && slices.Contains(unknownProducer, answer):
 	default:
-		c.add(name, Fail, "the brokers do not answer as brokers do that support transactions, which park_key needs: "+errorLine(cmp.Or(err, errAccepted)),
-			fix.Words("Use brokers that support transactions, or another policy than park_key in delivery.on_poison."))
+		c.add(name, Fail, "the brokers do not answer as brokers do that support transactions, which "+needs+" needs: "+errorLine(cmp.Or(err, errAccepted)),
+			fix.Words("Use brokers that support transactions, or "+without+"."))
 		return
 	}
 	if need := c.stateReplicas(); need > c.brokers {
-		c.add(name, Fail, fmt.Sprintf("transaction.state.log.replication.factor is %d, more than the cluster has brokers (%d): it cannot create its topic %s, so there are no transactions, which park_key needs", need, c.brokers, transactionState),
+		c.add(name, Fail, fmt.Sprintf("transaction.state.log.replication.factor is %d, more than the cluster has brokers (%d): it cannot create its topic %s, so there are no transactions, which %s needs", need, c.brokers, transactionState, needs),
 			brokerSetting(fmt.Sprintf("transaction.state.log.replication.factor=%d", c.brokers)), brokerSetting(fmt.Sprintf("transaction.state.log.min.isr=%d", max(1, c.brokers-1))))
 		return
 	}
 	c.add(name, OK, "the relay's user may write with it")
+}
+
+// transactionVersion judges the protocol of transactions. Before KIP-890, a request that was delayed for long can end the next transaction
+// or leave one open.
+func (c *kafkaCheck) transactionVersion(ctx context.Context) {
+	const name = "transaction.version"
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	version, err := kafka.TransactionVersion(ctx, c.cl)
+	switch {
+	case err != nil:
+		c.add(name, Warn, "the brokers do not tell their version of transactions: "+errorLine(err))
+	case version < 2:
+		c.add(name, Warn, fmt.Sprintf("transaction.version is %d: a produce request that is delayed for long can leave a transaction open, which holds up readers of committed records (KIP-890)", version),
+			fix.Words("Upgrade the brokers to Kafka 4.0 or later, and then the feature:"), fix.Command("kafka-features.sh"+c.fixes.access+" upgrade --feature transaction.version=2"))
+	default:
+		c.add(name, OK, fmt.Sprintf("transaction.version is %d", version))
+	}
 }
 
 // stateReplicas is how many brokers it takes to create the topic transactionState; 0 if the topic exists, or if that is not known.

@@ -41,6 +41,8 @@ type checkpointer struct {
 	busy     bool // a write has not ended yet
 	frozen   bool // no record may speak of what is in flight, because its history may be over
 
+	commits commits
+
 	draft      checkpoint.Record // the record as it would be written now; see compose
 	draftSends uint64            // how many of the records sent by this process draft covers
 	timing
@@ -91,11 +93,22 @@ func (c *checkpointer) due(now time.Time, p phase, tidy bool) {
 	case c.halts.due(now):
 		c.saveHalt()
 	case c.epoch == 0 || c.frozen || now.Before(c.retry):
+	case c.commits.Committer != nil:
+		if c.cuts(now, p) {
+			c.cut(now)
+		} else if tidy && c.older.due(now) {
+			c.remove()
+		}
 	case c.ripe(now, p):
 		c.save(now)
 	case tidy && c.older.due(now):
 		c.remove()
 	}
+}
+
+// free reports whether nothing delays the next record at now.
+func (c *checkpointer) free(now time.Time) bool {
+	return !c.busy && c.epoch != 0 && !c.frozen && !now.Before(c.retry)
 }
 
 // close notes which accepted gaps a person has closed. The next start removes the requests.
@@ -111,8 +124,8 @@ func (c *checkpointer) close(tokens []string) {
 // over.
 func (c *checkpointer) compose(now time.Time, p phase, last bool) {
 	c.draft = *c.durable
-	c.draft.Epoch, c.draft.Position, c.draft.Published, c.draft.Accepted, c.draft.Time = c.epoch, p.safe(), c.looked, c.accepted, now.UTC()
-	c.draftSends = p.describe(&c.draft, last)
+	c.draft.Epoch, c.draft.Published, c.draft.Accepted, c.draft.Time = c.epoch, c.looked, c.accepted, now.UTC()
+	c.draftSends = p.describe(&c.draft, c.commits.Committer != nil || last && p.landed())
 	if c.parker.known {
 		c.draft.Parking = c.parker.anchor()
 	}
@@ -158,16 +171,25 @@ func (c *checkpointer) ripe(now time.Time, p phase) bool {
 // unsaved reports whether the durable record lacks something at the end of a run, and leaves the
 // last record in draft.
 func (c *checkpointer) unsaved(now time.Time, p phase) bool {
-	if c.epoch == 0 || c.frozen {
+	if c.epoch == 0 || c.frozen || c.commits.refused || c.commits.Committer != nil && c.parker.sent > 0 { // an event that halts, or a letter
 		return false
 	}
+	if c.commits.Committer != nil {
+		if _, _, lost := c.commits.Committed(); lost != nil {
+			return false
+		}
+	}
 	c.compose(now, p, true)
-	return c.ahead() || c.differs() ||
+	return c.commits.Committer != nil && c.commits.Uncommitted().Records > 0 || c.ahead() || c.differs() ||
 		c.looked != c.durable.Published && c.looked.Unpublished != ""
 }
 
 // save begins a write of draft.
 func (c *checkpointer) save(now time.Time) {
+	if c.commits.Committer != nil {
+		c.cut(now)
+		return
+	}
 	rec, sent := c.draft, c.draftSends
 	if rec.Copy != nil {
 		rec.Copy = new(*rec.Copy) // the phase goes on counting in its own

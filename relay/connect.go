@@ -98,6 +98,7 @@ func (c *connector) inUse(why string) {
 // next attempt finds that record. So it cannot tell whether another process held the slot before.
 func (c *connector) attempted(a *attempt) {
 	cp := c.checkpointer
+	c.contested, cp.frozen = c.contested || a.fenced, cp.frozen || a.fenced
 	if a.epoch > cp.epoch && c.begun {
 		cp.epoch = a.epoch
 		c.contested = c.contested || !a.own || a.gap
@@ -148,6 +149,8 @@ func (c *connector) changed(a *attempt) string {
 	switch {
 	case a.gap:
 		return "a gap was accepted"
+	case a.fenced:
+		return "a session begins with a new Kafka transaction"
 	case !a.own:
 		return "another process held the slot in the meantime"
 	case !c.found.SameHistory(a.found):
@@ -177,6 +180,11 @@ func (c *connector) install(ctx context.Context, a *attempt) error {
 		opened: c.now, lastOK: c.now, confirmed: min(a.found.SlotFound.Confirmed, a.start),
 	}
 	c.checkpointer.taken(a.Rec, a.Older)
+	if a.fenced { // the sink has forgotten what was in flight
+		c.l.phase.forget()
+		c.checkpointer.frozen = true
+		c.checkpointer.begin()
+	}
 	c.l.to(opens, "taking up the work of the session before")
 	c.skipping.Take(&a.Stored, c.names().Readable)
 	c.router.SetRunID(a.Rec.RunID)

@@ -105,6 +105,7 @@ func (c *copying) run(ctx context.Context) error {
 		if !idle && n%maxBatch != 0 {
 			continue
 		}
+		c.checkpointer.commits.has(!idle, time.Now())
 		if err := c.l.tick(time.Now()); err != nil {
 			return err
 		}
@@ -158,6 +159,10 @@ func (c *copying) count(r *FedRow, verdict parking.Verdict) error {
 	return c.flight.Tracker.Commit(number)
 }
 
+func (c *copying) forget() {
+	c.l.startFlight(c.feed.Forget())
+}
+
 func (c *copying) advance() {
 	c.flight.Drop()
 	c.feed.Acknowledge(c.flight.Tracker.Safe())
@@ -166,10 +171,16 @@ func (c *copying) advance() {
 // safe is where the slot stands: nothing of the stream is read yet.
 func (c *copying) safe() cdc.Position { return c.checkpointer.durable.Position }
 
-func (c *copying) describe(rec *checkpoint.Record, _ bool) uint64 {
-	rec.Copy = &c.feed.Copy
-	if c.feed.Complete() {
+func (c *copying) describe(rec *checkpoint.Record, all bool) uint64 {
+	rec.Position, rec.Copy = c.safe(), &c.feed.Copy
+	switch {
+	case all && !c.feed.ended:
+		rec.Copy = new(c.feed.behind())
+	case all || c.feed.Complete():
 		rec.Copy = nil
+	}
+	if all {
+		return c.flight.Sent
 	}
 	return c.flight.Drop()
 }
@@ -191,6 +202,6 @@ func (c *copying) over() error {
 
 // rows is where the next row comes from, nil while none can be taken.
 func (c *copying) rows() <-chan FedRow {
-	room := !c.l.full() && !c.l.parker.pauses() && c.feed.Unacked() <= c.cfg.Window.Events
+	room := !c.l.full() && !c.checkpointer.overdue() && !c.l.parker.pauses() && c.feed.Unacked() <= c.cfg.Window.Events
 	return c.feed.Rows(c.background, c.now, room, c.wg.Go)
 }

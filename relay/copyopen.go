@@ -148,6 +148,14 @@ func (r *opener) planRecover(ctx context.Context, rec *checkpoint.Record) (*chec
 	if err != nil {
 		return nil, err
 	}
+	if now, err := r.newest(ctx); err != nil { // a working relay moves the record and then the slot
+		return nil, err
+	} else if !records.Same(rec, now.Rec) {
+		if now.Rec == nil || rec == nil || now.Rec.Intended() || rec.Intended() {
+			return nil, errMoved
+		}
+		rec, begun = now.Rec, now.Rec.Copies(checkpoint.OriginRecover)
+	}
 	back := rec.GoBack(found)
 	if back != nil {
 		if err := r.store.Save(ctx, back.HolderKey(), back.Encode()); err != nil {

@@ -80,6 +80,7 @@ type world struct {
 
 	parks   bool            // the policy is park_key
 	park    *parkWorld      // the topic of parked events
+	tx      *txBroker       // nil for at_least_once
 	shared  map[byte]string // the topics of keys that share one
 	renamed *cdc.Relation   // the table of later events, nil for tableRel
 
@@ -260,6 +261,7 @@ type proc struct {
 	w           *world
 	dead        bool
 	away        bool   // cannot reach the server
+	frozen      bool   // does nothing for now
 	lateLetters bool   // its letters and marks do not arrive for now
 	stuck       string // the first write under this key is waited for in vain
 	inStuck     bool   // it is being waited for

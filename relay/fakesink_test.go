@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,11 +30,14 @@ type fakeSink struct {
 	open   map[string]int           // records that have not ended, by key: a key of the fake is what a topic is to Kafka
 	behind map[string]error         // why nothing more of a key is delivered
 	passed map[string]chan struct{} // PassOver was called
+	tx     *fakeTx                  // nil for at_least_once
 }
 
 type parcel struct {
 	rec    cdc.Record
 	ticket cdc.Ticket
+
+	epoch, tx int // of its transaction
 }
 
 func newFakeSink(p *proc, seed uint64) *fakeSink {
@@ -41,10 +45,14 @@ func newFakeSink(p *proc, seed uint64) *fakeSink {
 }
 
 func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
-	s.p.w.do(func() {
-		s.p.w.judgeSent(s.p, rec)
-		s.p.w.judgeContiguous(s.p, rec)
-	})
+	s.p.w.mu.Lock()
+	defer s.p.w.mu.Unlock()
+	m := parcel{rec: *rec, ticket: ticket}
+	if s.tx != nil && !s.tx.takes(&m) {
+		return
+	}
+	s.p.w.judgeSent(s.p, rec)
+	s.p.w.judgeContiguous(s.p, rec)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sends++
@@ -56,7 +64,7 @@ func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
 		s.wg.Go(func() { s.deliver(q, passed) })
 	}
 	s.open[rec.Topic]++
-	q <- parcel{*rec, ticket}
+	q <- m
 }
 
 func (s *fakeSink) Pending(each func(topic string, records int, why error, closed bool)) {
@@ -125,11 +133,18 @@ func (s *fakeSink) deliver(q chan parcel, passed chan struct{}) {
 		for {
 			w.mu.Lock()
 			stalled, dead := w.stalled || w.noLetters && m.rec.Topic == deadTopic || w.hold != "" && w.hold == m.rec.EventID, s.p.dead
+			pause := 50 * time.Millisecond
+			if s.tx != nil {
+				dead = dead || m.epoch != s.tx.epoch
+				if !stalled && m.tx > s.tx.number {
+					stalled, pause = true, 5*time.Millisecond
+				}
+			}
 			poison := m.rec.Topic != deadTopic && (w.poison[m.rec.EventID] || w.cursed[m.rec.EventID])
 			if m.rec.Topic == deadTopic {
 				poison = w.lettersTooLarge
 			}
-			if poison {
+			if poison && !stalled && !dead {
 				w.bad[m.rec.EventID] = w.bury
 			}
 			if dead {
@@ -137,13 +152,20 @@ func (s *fakeSink) deliver(q chan parcel, passed chan struct{}) {
 				return
 			}
 			if !stalled {
-				if !poison {
+				switch {
+				case poison:
+					if s.tx != nil {
+						s.tx.dropped(&m)
+					}
+					err := &cdc.Refusal{Reason: cdc.TooLarge, Topic: m.rec.Topic, Err: errors.New("record too large")}
+					s.ack(m.rec.Topic, cdc.Ack{Ticket: m.ticket, Err: err, Record: &m.rec, EventID: m.rec.EventID, Topic: m.rec.Topic})
+				case s.tx != nil:
+					s.tx.write(&m)
+				default:
 					w.land(&m.rec)
 				}
 				w.mu.Unlock()
 				if poison {
-					err := &cdc.Refusal{Reason: cdc.TooLarge, Topic: m.rec.Topic, Err: errors.New("record too large")}
-					s.ack(m.rec.Topic, cdc.Ack{Ticket: m.ticket, Err: err, Record: &m.rec, EventID: m.rec.EventID, Topic: m.rec.Topic})
 					select {
 					case <-s.stop:
 						return
@@ -154,11 +176,11 @@ func (s *fakeSink) deliver(q chan parcel, passed chan struct{}) {
 				break
 			}
 			w.mu.Unlock()
-			if !s.sleep(50 * time.Millisecond) {
+			if !s.sleep(pause) {
 				return
 			}
 		}
-		if refused {
+		if refused || s.tx != nil {
 			continue
 		}
 		late := s.delay(limit)
@@ -201,7 +223,11 @@ func (w *world) land(rec *cdc.Record) {
 	w.landed[key] = append(before, index)
 	w.count[rec.EventID]++
 	w.arrivals++
-	if r := w.byID[rec.EventID]; w.clean && w.count[rec.EventID] > 1 && (r == nil || !r.reread) {
+	r := w.byID[rec.EventID]
+	if r != nil && w.tx != nil && slices.ContainsFunc(rec.Headers, func(h cdc.Header) bool { return h.Key == OriginHeader && string(h.Value) == checkpoint.OriginRecover }) {
+		r.reread = true
+	}
+	if w.count[rec.EventID] > 1 && w.once(r) {
 		w.fail("event %s of key %s arrived %d times", rec.EventID, key, w.count[rec.EventID])
 	}
 	if at, ok := w.times[rec.EventID]; ok && !rec.Time.Equal(at) && !(w.parks && rec.Time.Equal(at.Truncate(time.Millisecond))) {
@@ -217,10 +243,20 @@ func (s *fakeSink) ack(key string, a cdc.Ack) {
 		s.behind[key] = a.Err
 	}
 	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *fakeSink) poke() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+func (s *fakeSink) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
 }
 
 func (s *fakeSink) Acks(buf []cdc.Ack) []cdc.Ack {
@@ -234,6 +270,8 @@ func (s *fakeSink) Acks(buf []cdc.Ack) []cdc.Ack {
 
 func (s *fakeSink) PassOver(a *cdc.Ack, taken func(key []byte, ticket *cdc.Ticket) bool) {
 	topic := a.Topic
+	s.p.w.mu.Lock()
+	defer s.p.w.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.behind[topic] != nil {
@@ -244,6 +282,8 @@ func (s *fakeSink) PassOver(a *cdc.Ack, taken func(key []byte, ticket *cdc.Ticke
 }
 
 func (s *fakeSink) TakeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool) {
+	s.p.w.mu.Lock()
+	defer s.p.w.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.takeBack(topic, taken)
@@ -259,12 +299,12 @@ func (s *fakeSink) takeBack(topic string, taken func(key []byte, ticket *cdc.Tic
 				rest = append(rest, m)
 				continue
 			}
+			if s.tx != nil {
+				s.tx.dropped(&m)
+			}
 			s.open[topic]--
 			s.acks = append(s.acks, cdc.Ack{Ticket: m.ticket, Err: cdc.ErrTakenBack, Record: &m.rec, EventID: m.rec.EventID, Topic: topic})
-			select {
-			case s.wake <- struct{}{}:
-			default:
-			}
+			s.poke()
 			continue
 		default:
 		}
@@ -284,10 +324,7 @@ func (silence) Error() string    { return "no acknowledgement" }
 func (silence) CauseKnown() bool { return false }
 
 func (s *fakeSink) Stalled() error {
-	s.mu.Lock()
-	closed := s.closed
-	s.mu.Unlock()
-	if closed { // sink.Kafka waits for nothing either, once it is closed
+	if s.isClosed() { // sink.Kafka waits for nothing either, once it is closed
 		return nil
 	}
 	s.p.w.mu.Lock()
@@ -360,6 +397,9 @@ func (s *fakeStore) Load(ctx context.Context, name string) (map[string][]byte, e
 	w := s.p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err := w.settled(ctx, s.p); err != nil {
+		return nil, err
+	}
 	if w.storeDown || s.p.dead {
 		return nil, errors.New("store cannot be reached")
 	}
@@ -382,7 +422,12 @@ func (s *fakeStore) Save(ctx context.Context, key string, value []byte) error {
 	w := s.p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.storeDown || s.p.dead {
+	for s.p.frozen && ctx.Err() == nil {
+		w.mu.Unlock()
+		time.Sleep(20 * time.Millisecond)
+		w.mu.Lock()
+	}
+	if w.storeDown || s.p.dead || ctx.Err() != nil {
 		return errors.New("store cannot be reached")
 	}
 	if s.p.stuck == key {
@@ -456,6 +501,9 @@ func (w *world) judgeRecord(key string, value []byte) {
 	}
 	if rec.Position < w.made {
 		return // of the slot before, which is lost
+	}
+	if w.tx != nil && rec.Timeline != w.id.Timeline {
+		return // its commit was under way at a failover, and the next start judges it by the history
 	}
 	got, _, _ := w.delivered()
 	if rec.Position > got {

@@ -32,7 +32,7 @@ func (s fakeSource) Open(ctx context.Context, create, replaceLost bool) (Session
 	if w.openErr != nil {
 		return nil, w.openErr
 	}
-	if w.down || s.p.dead || s.p.away {
+	if w.down || s.p.dead || s.p.away || s.p.frozen {
 		return nil, fault.Retry(errors.New("connection refused"))
 	}
 	created := false
@@ -88,7 +88,7 @@ func (s *fakeSession) Start(ctx context.Context, at cdc.Position) error {
 	w := s.p.w
 	for {
 		w.mu.Lock()
-		if s.p.dead || w.down || s.p.away || !w.usable() {
+		if s.p.dead || w.down || s.p.away || s.p.frozen || !w.usable() {
 			w.mu.Unlock()
 			return errNet
 		}
@@ -180,6 +180,11 @@ func (s *fakeSession) Next(ctx context.Context, wait time.Duration) (*cdc.Event,
 			w.mu.Unlock()
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
+		}
+		if s.p.frozen {
+			w.mu.Unlock()
+			time.Sleep(20 * time.Millisecond)
+			continue
 		}
 		if err := s.alive(); err != nil {
 			w.mu.Unlock()

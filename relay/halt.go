@@ -98,7 +98,7 @@ func (s *shutdown) finish() {
 	c := s.checkpointer
 	until := s.now.Add(finalLimit)
 	for tried := false; s.now.Before(until); {
-		if c.busy || tried && s.now.Before(c.retry) || len(c.halts.all) > 0 {
+		if c.writing() || tried && s.now.Before(c.retry) || len(c.halts.all) > 0 {
 			s.l.wait(nil, until)
 			if s.l.tick(time.Now()) != nil {
 				s.now = time.Now() // an error changes nothing any more

@@ -104,6 +104,9 @@ func (s *shutdown) halt(ctx context.Context, err error) error {
 	}
 	s.finish()
 	var from *halting
+	if errors.As(err, new(*Superseded)) {
+		linger = 0 // another process does the work, and this one can only begin anew
+	}
 	switch errors.As(err, &from); {
 	case from != s.outside: // the halt from outside came since err
 		return s.outside
@@ -165,7 +168,7 @@ func (s *shutdown) settleBriefly(err error) {
 // and need a person.
 func (s *shutdown) drain(stop <-chan struct{}, until time.Time) error {
 	alone := false
-	for s.inFlight()+s.l.parker.busy() > 0 && s.overdue() == nil && (until.IsZero() || s.now.Before(until)) {
+	for s.inFlight()+s.l.parker.busy() > 0 && s.overdue() == nil && !s.checkpointer.commitless() && (until.IsZero() || s.now.Before(until)) {
 		if s.sess == nil && !alone {
 			alone = true
 			if last := time.Now().Add(s.cfg.ShutdownGrace); until.IsZero() || last.Before(until) {
@@ -174,6 +177,9 @@ func (s *shutdown) drain(stop <-chan struct{}, until time.Time) error {
 		}
 		_, open := s.l.waiting()
 		open += s.l.parker.writing()
+		if s.checkpointer.writing() {
+			open++
+		}
 		if err := s.l.tick(time.Now()); err != nil {
 			if bad, ok := errors.AsType[*BadEvent](err); ok {
 				s.anotherBad(bad)

@@ -96,6 +96,7 @@ func newLoop(r *Relay) *loop {
 	p.reading = p.background
 	l := &loop{relay: r}
 	p.checkpointer = &checkpointer{opener: p.opener, tasks: p.tasks, board: p.board, parker: &l.parker, durable: new(checkpoint.Record)}
+	p.checkpointer.commits.Committer = r.committer
 	p.badEvents = &badEvents{opener: p.opener, link: p.link, board: p.board, traffic: p.traffic, checkpointer: p.checkpointer}
 	l.parts, l.parker = p, parker{parts: p, l: l}
 	l.monitor = monitor{opener: p.opener, tasks: p.tasks, link: p.link, board: p.board, checkpointer: p.checkpointer}
@@ -145,6 +146,7 @@ func (l *loop) startFlight(start cdc.Position) {
 	l.flight = l.flight.Next(start)
 	l.parker.parkingFlight = parkingFlight{}
 	l.checkpointer.sent, l.checkpointer.frozen = l.flight.Sent, false
+	l.checkpointer.commits.cutSends = l.flight.Sent
 }
 
 // route makes l.rec the record of ev. It reports whether ev gives one.
@@ -247,8 +249,8 @@ func (t *traffic) overdue() error {
 	return t.keeper.Overdue()
 }
 
-// collect takes what the sink has ended.
-func (l *loop) collect() error {
+// take takes what the sink has ended.
+func (l *loop) take() error {
 	refused, other := l.parker.collect() // the first fault that is no bad event
 	l.acks = l.sink.Acks(l.acks[:0])
 	if refused != nil { // a letter
@@ -285,6 +287,7 @@ func (l *loop) collect() error {
 			default:
 				l.shutdown.anotherBad(l.recordHalt(refused))
 			}
+			l.checkpointer.commits.refused = l.checkpointer.commits.refused || bad != nil || l.shutdown.bad != nil
 		case l.flight.Ack(a.Ticket):
 			l.st.Events++
 			if a.Ticket.Commit != 0 || l.keeper != nil { // the age of a table's row is not a delay
@@ -346,7 +349,7 @@ func (l *loop) lose(err error) error {
 	l.noteError(err, &l.lost)
 	// The next session may be on another server, after a failover, and starts where the record is.
 	// So all that is acknowledged goes into the record before.
-	l.checkpointer.last = time.Time{}
+	l.checkpointer.last, l.checkpointer.commits.more = time.Time{}, false
 	l.checkpointer.due(l.now, l.phase, false)
 	l.lost.Fault(time.Now(), l.log).Warn("source lost", errFields(err, "in_flight", l.inFlight())...)
 	l.to(loses, "source lost: "+err.Error())

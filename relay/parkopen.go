@@ -112,7 +112,7 @@ func (p *parker) reset() {
 			TopicName: p.cfg.Poison.ParkingTopic, Name: p.cfg.Name, Version: p.cfg.Poison.Version,
 		}
 	}
-	p.Reset(parking.New(p.cfg.Name))
+	p.Reset(parking.New(p.cfg.Name), p.committer != nil)
 }
 
 // errSuperseded is the error of a process that has lost the slot without knowing it.

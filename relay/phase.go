@@ -23,13 +23,19 @@ type phase interface {
 	// advance takes over what is acknowledged.
 	advance()
 
+	// forget begins to count anew, because the sink has forgotten what was in flight.
+	forget()
+
 	// safe is the position in the stream up to which everything is published and acknowledged.
 	safe() cdc.Position
 
-	// describe writes into rec what is published behind safe, which is rec's Copy, Next and
-	// CommitTime. Before, rec is a copy of the newest durable record. last says that nothing more
-	// is read. describe returns how many of the records that this process sent rec covers.
-	describe(rec *checkpoint.Record, last bool) (sent uint64)
+	// describe writes into rec what is published, which is rec's Position, Copy, Next and
+	// CommitTime. Before, rec is a copy of the newest durable record. all says that everything that
+	// was sent counts as delivered. describe returns how many of the records that this process sent rec covers.
+	describe(rec *checkpoint.Record, all bool) (sent uint64)
+
+	// landed reports whether nothing is in flight.
+	landed() bool
 
 	// about is the trigger that begins the phase, and what Status says while the phase runs. reason is
 	// "" if the relay is ready.

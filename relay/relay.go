@@ -48,6 +48,10 @@ type Config struct {
 	Poison Poison
 	// Parking is the topic Poison.ParkingTopic. Without it no key is parked.
 	Parking ParkingLog
+	// Committer is the sink, if it makes records visible by transactions: delivery.guarantee exactly_once. Otherwise it is nil.
+	Committer Committer
+	// Peek is Store.Load without a wait for open transactions. It may give an older record. It belongs to Committer.
+	Peek Look
 	// SkipSnapshot says that a person wants no snapshot, not even the rest of one that has begun.
 	SkipSnapshot bool
 
@@ -85,6 +89,7 @@ type Relay struct {
 // New returns a Relay that has not begun. The relay takes over sink, and Run closes it.
 func New(cfg Config, source Source, router Router, sink Sink, store Store) *Relay {
 	o := newOpener(cfg, source, store)
+	o.committer = cfg.Committer
 	return &Relay{
 		opener: o, router: router, sink: sink, halts: make(chan *halting, 1), asks: make(chan func(*loop)),
 		shown: Status{State: Starting, Since: age.Since{Time: time.Now()}, Reason: "starting", Holder: o.holder, Sessions: map[string]uint64{}},

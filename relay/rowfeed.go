@@ -138,6 +138,13 @@ func (f *RowFeed) Acknowledge(upTo cdc.Position) bool {
 	return acked > 0
 }
 
+// Forget forgets what is not acknowledged, and returns the newest number that is.
+func (f *RowFeed) Forget() (acked cdc.Position) {
+	f.taken -= uint64(len(f.unacked))
+	f.unacked, f.ended = nil, false
+	return cdc.Numbered(f.taken)
+}
+
 // Free stops the reader, and so frees its snapshot. What it has read and not handed over is read again.
 func (f *RowFeed) Free() {
 	if f.reader != nil {

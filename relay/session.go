@@ -29,6 +29,7 @@ type attempt struct {
 	checkpoint.Stored              // Rec is written by this attempt, and durable
 	own               bool         // this process wrote the record before Rec, so nobody held the slot since
 	gap               bool         // a gap was accepted
+	fenced            bool         // Committer.Fence was called, and so own is false
 
 	// epoch is the one that this attempt took, 0 for none. It can be set beside err. Then the
 	// record may be durable or not.
@@ -44,9 +45,15 @@ type opener struct {
 	log    *slog.Logger
 	holder string // names this process in its checkpoints: 16 random hexadecimal digits
 
+	committer Committer // nil for at_least_once
+
 	foreign int    // how often in a row a slot was found without a checkpoint
 	loss    string // token of the lost records that this attempt goes on without
 	made    bool   // this process made the slot
+	peeked  bool   // the record of this attempt was read before Fence, so there may be a newer one
+	certain bool   // the next attempt reads the newest one
+
+	unexpected *checkpoint.Stored // what the attempt before read while it held the slot, and did not expect; nil for none
 }
 
 func newOpener(cfg Config, source Source, store Store) *opener {
@@ -65,11 +72,15 @@ var errMoved = errors.New("another process moved the checkpoint while this proce
 // first read it. So the attempt reads the record once more when it holds the slot. Only then it
 // writes the next epoch. A former holder that wakes up later writes where nobody looks.
 func (r *opener) open(ctx context.Context, inUse func(why string)) attempt {
-	for {
+	for r.certain = false; ; {
 		var a attempt
 		if a.err = r.try(ctx, &a, inUse); a.err != nil {
 			sessions.Close(ctx, a.sess)
 			a.sess = nil
+		}
+		if r.peeked && (fault.NeedsPerson(a.err) || fault.Misconfigured(a.err)) && ctx.Err() == nil { // perhaps of an older record only
+			r.certain = true
+			continue
 		}
 		if !errors.Is(a.err, errMoved) || ctx.Err() != nil {
 			return a
@@ -81,8 +92,11 @@ func (r *opener) open(ctx context.Context, inUse func(why string)) attempt {
 // try fills a. If it returns an error, a may have a session that is of no use.
 func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) error {
 	r.loss = ""
-	stored, err := r.newest(ctx)
+	stored, err := r.first(ctx)
 	if err = r.judgeLoss(ctx, err); err != nil {
+		return err
+	}
+	if err := r.superseded(stored.Rec); err != nil {
 		return err
 	}
 	rec, err := r.plan(ctx, stored.Rec)
@@ -112,9 +126,17 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) er
 		if unread != nil {
 			return unread
 		}
-		if !records.Same(rec, now.Rec) {
-			return errMoved
+		if moved := now.Rec; !records.Same(rec, moved) {
+			if moved == nil || rec == nil || moved.Intended() || rec.Intended() {
+				return errMoved
+			}
+			rec, base = moved, moved
+			if a.start, err = checkpoint.Judge(base, a.found); err != nil {
+				return errMoved
+			}
 		}
+	}
+	if err != nil {
 		if base, err = r.accept(ctx, a, err); err != nil {
 			return err
 		}
@@ -129,6 +151,9 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) er
 	}
 	if a.found.SlotFound.ActivePID != 0 {
 		inUse(standby(a.found, stored.Rec))
+		if err := r.supersededSoon(ctx); err != nil {
+			return err
+		}
 	}
 	if err = a.sess.Start(ctx, a.start); err != nil {
 		return fmt.Errorf("start streaming from %s: %w", a.start, err)
@@ -155,6 +180,12 @@ func standby(found cdc.Identity, rec *checkpoint.Record) string {
 // takeOver writes the record of a's epoch, if the newest record still is rec. base is the record
 // that the source was judged by. The caller has the store for itself.
 func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, rec, base *checkpoint.Record) error {
+	if r.committer != nil { // before the record is read: what another process was committing is in it, or will never be
+		a.fenced = true
+		if err := r.committer.Fence(ctx); err != nil {
+			return fault.Retry(err)
+		}
+	}
 	now, err := records.Newest(ctx, store, r.cfg.Name, r.loss)
 	if err != nil {
 		return err
@@ -170,6 +201,7 @@ func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, 
 		rec, base = held, held // this process moved it, and the loop skips what it has received
 	}
 	if !records.Same(rec, held) {
+		r.unexpected = &now
 		return errMoved
 	}
 	lsn, err := checkpoint.Judge(base, a.found)
@@ -185,6 +217,7 @@ func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, 
 	if held != nil {
 		older = append(slices.Clip(older), held.HolderKey())
 	}
+	a.own = a.own && !a.fenced
 	a.epoch = next.Epoch
 	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 		return records.Waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))

@@ -170,6 +170,7 @@ func (f *fleet) refused(h *host, err error) {
 			f.repaired(bad)
 		case errors.As(err, &gap):
 			f.gap(h, gap, stale)
+		case f.tx != nil && len(f.runs) > 1 && errors.As(err, new(*Superseded)):
 		case f.newest().Copies(checkpoint.OriginRecover):
 			f.recoverAgain(h.name, err)
 		case !stale && f.repair == nil: // a recover that ends writes that down first
@@ -199,6 +200,11 @@ func (f *fleet) gap(h *host, gap *checkpoint.Refusal, stale bool) {
 	case lost && !f.newest().Copies(checkpoint.OriginRecover) && f.rng.IntN(3) == 0:
 		f.tell("%s: the gap is accepted, with %s", h.name, gap.Token)
 		h.accept, f.accepted, f.mended = gap.Token, gap, time.Now()
+		if f.tx != nil && gap.Record.Copies(checkpoint.OriginSnapshot) { // which begins once more
+			for _, r := range f.byID {
+				r.reread = true
+			}
+		}
 	case lost:
 		f.recoverAgain(h.name, gap)
 	case gap.Reason == checkpoint.SlotAhead && gap.To == f.unwritten:
@@ -300,9 +306,9 @@ func (f *fleet) write(rng *rand.Rand, transactions int, pause time.Duration) {
 	}
 }
 
-func newFleet(seed uint64, clean bool) *fleet {
+func newFleet(seed uint64, clean bool, tx *txBroker) *fleet {
 	f := &fleet{world: newWorld(seed), rng: rand.New(rand.NewPCG(seed, 5)), spoiled: map[string]bool{}}
-	f.clean, f.tabled = clean, true
+	f.clean, f.tabled, f.tx = clean, true, tx
 	f.tables = []string{"t0", "t1", "t2"}[:1+f.rng.IntN(3)]
 	f.maxDelay = []time.Duration{2 * time.Millisecond, 50 * time.Millisecond, 700 * time.Millisecond}[f.rng.IntN(3)]
 	f.status = []time.Duration{10 * time.Second, 2 * time.Second}[f.rng.IntN(2)]
@@ -360,7 +366,7 @@ func (f *fleet) story(seed uint64) {
 	for _, h := range f.live() {
 		took := h.run.stop()
 		f.do(func() {
-			stale := fault.NeedsPerson(h.run.err) && time.Since(f.mended) < 10*time.Second
+			stale := fault.NeedsPerson(h.run.err) && time.Since(f.mended) < 10*time.Second || errors.As(h.run.err, new(*Superseded))
 			if h.run.err != nil && !stale || took > 2*time.Second {
 				f.fail("the last stop of %s took %s: %v", h.name, took, h.run.err)
 			}
@@ -374,10 +380,10 @@ func (f *fleet) atRest() bool {
 	return f.allDelivered() && rec != nil && rec.Copy == nil && f.session != nil && f.repair == nil
 }
 
-func simulateFleet(t *testing.T, seed uint64, clean bool) {
+func simulateFleet(t *testing.T, seed uint64, clean bool, tx *txBroker) {
 	var f *fleet
 	synctest.Test(t, func(t *testing.T) {
-		f = newFleet(seed, clean)
+		f = newFleet(seed, clean, tx)
 		defer func() {
 			for _, r := range f.runs {
 				r.cancel()
@@ -405,10 +411,10 @@ func simulateFleet(t *testing.T, seed uint64, clean bool) {
 // Snapshots, lost slots, recovers and two processes, with clean stops and lost sessions alone: nothing is delivered twice, but for what a
 // second reading of the tables gives.
 func TestSimulationOfCopiesAndTakeoversWithoutACrash(t *testing.T) {
-	seedsOf(t, func(t *testing.T, seed uint64) { simulateFleet(t, seed, true) })
+	seedsOf(t, func(t *testing.T, seed uint64) { simulateFleet(t, seed, true, nil) })
 }
 
 // The same with everything that can happen: nothing is lost, nothing is out of order, and nothing that a record says was delivered comes again.
 func TestSimulationOfCopiesAndTakeovers(t *testing.T) {
-	seedsOf(t, func(t *testing.T, seed uint64) { simulateFleet(t, seed, false) })
+	seedsOf(t, func(t *testing.T, seed uint64) { simulateFleet(t, seed, false, nil) })
 }

@@ -175,7 +175,10 @@ func (w *world) landLetter(rec *cdc.Record) {
 		w.fail("the dead letter of event %s is of relay %s", l.ID, l.Relay())
 	}
 	w.arrivals++
-	if w.dead[l.ID]++; w.clean && w.dead[l.ID] > 1 && !r.reread {
+	if w.tx != nil && l.Commit == 0 {
+		r.reread = true // perhaps by a recover
+	}
+	if w.dead[l.ID]++; w.dead[l.ID] > 1 && w.once(r) {
 		w.fail("event %s has %d dead letters", l.ID, w.dead[l.ID])
 	}
 	at := l.ID

@@ -164,7 +164,7 @@ func (s *parkSim) revive() {
 		if !r.ended() {
 			continue
 		}
-		if r.err != nil {
+		if r.err != nil && !errors.As(r.err, new(*Superseded)) {
 			s.do(func() { s.fail("ended: %v", r.err) })
 		}
 		s.live[i] = s.start(s.cfg)
@@ -181,7 +181,7 @@ var parkTroubles = []struct {
 		for _, r := range s.live {
 			r.kill()
 		}
-		s.failOver(s.rng, true)
+		s.failOver(s.rng, s.tx == nil) // exactly_once promises nothing if commits are lost
 		for _, r := range s.live {
 			<-r.done
 		}
@@ -270,6 +270,7 @@ var parkTroubles = []struct {
 	{"repair and release some", func(s *parkSim, _ *run) { s.mend(); s.retry(func(parking.Key) bool { return s.rng.IntN(2) == 0 }) }},
 	{"repair and release", func(s *parkSim, _ *run) { s.mend(); s.retry(anyKey) }},
 	{"drop", func(s *parkSim, _ *run) { s.drop(s.rng) }},
+	{"transaction", func(s *parkSim, r *run) { s.txTrouble(s.rng, r) }},
 }
 
 // spoilSome makes some events bad that have not arrived.
@@ -367,7 +368,7 @@ func (s *parkSim) story(seed uint64) {
 		}
 	})
 	for _, r := range s.live {
-		if took := r.stop(); took > 5*time.Second || r.err != nil {
+		if took := r.stop(); took > 5*time.Second || r.err != nil && !errors.As(r.err, new(*Superseded)) {
 			s.do(func() { s.fail("the last stop took %s: %v", took, r.err) })
 		}
 	}
@@ -378,11 +379,11 @@ func (s *parkSim) story(seed uint64) {
 	time.Sleep(2 * time.Second) // kills end
 }
 
-func simulateParking(t *testing.T, seed uint64) {
+func simulateParking(t *testing.T, seed uint64, tx *txBroker) {
 	var s *parkSim
 	synctest.Test(t, func(t *testing.T) {
 		s = &parkSim{world: newWorld(seed), rng: rand.New(rand.NewPCG(seed, 8))}
-		s.cfg = s.parking()
+		s.cfg, s.tx = s.parking(), tx
 		s.status = []time.Duration{10 * time.Second, 2 * time.Second}[s.rng.IntN(2)]
 		s.maxDelay = []time.Duration{2 * time.Millisecond, 50 * time.Millisecond, 400 * time.Millisecond}[s.rng.IntN(3)]
 		if s.rng.IntN(2) == 0 {
@@ -411,5 +412,5 @@ func simulateParking(t *testing.T, seed uint64) {
 // came after them, and in the end nothing is parked and nothing is missing. Whatever happens meanwhile: bad events, releases, crashes, a
 // second process, failovers that lose transactions, topics that stall.
 func TestSimulationOfParkedKeys(t *testing.T) {
-	seedsOf(t, func(t *testing.T, seed uint64) { simulateParking(t, seed) })
+	seedsOf(t, func(t *testing.T, seed uint64) { simulateParking(t, seed, nil) })
 }

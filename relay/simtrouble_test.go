@@ -113,6 +113,7 @@ var troubles = []trouble{
 			f.loseSlot(f.rng.IntN(2) == 0)
 		})
 	}},
+	{"transaction", false, false, func(f *fleet, h *host) { f.txTrouble(f.rng, h.run) }},
 	{"recover killed", false, false, func(f *fleet, _ *host) {
 		if f.repair != nil {
 			f.repair.kill()

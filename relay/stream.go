@@ -65,7 +65,11 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		s.checkpointer.frozen = false // a stop saves what is in flight, even if it comes now
 		return nil
 	default:
-		s.log.Warn("starting over at the checkpoint: events that were received after it may be delivered twice",
+		again := "starting over at the checkpoint: events that were received after it may be delivered twice"
+		if s.committer != nil {
+			again = "starting over at the checkpoint: what was not committed is read again"
+		}
+		s.log.Warn(again,
 			"why", why, slog.String(a.start.Log()), "received", s.st.Received.String(), "in_flight", s.inFlight())
 		// What is in flight belongs to the history that was left. Waiting for it keeps the window's
 		// bound. Then it is forgotten.
@@ -109,6 +113,7 @@ func (s *streaming) run(ctx context.Context) error {
 			continue
 		}
 		now := time.Now()
+		s.checkpointer.commits.has(ev.Kind != cdc.Idle, now)
 		s.pace(now.Sub(s.now))
 		if err := s.l.tick(now); err != nil {
 			return err
@@ -139,6 +144,12 @@ func (s *streaming) patience() time.Duration {
 	if newest := s.st.NewestDead; len(newest) > 0 && s.now.Sub(newest[0].At.Time) < recently {
 		return soonWait
 	}
+	if c := s.checkpointer; c.uncovered(s.flight.Sent) {
+		if c.free(s.now) && c.commits.cutting == nil && s.l.parker.sent == 0 {
+			return 0
+		}
+		return soonWait
+	}
 	if s.inFlight() > 0 || s.checkpointer.busy {
 		return min(busyWait, s.every/maxBatch)
 	}
@@ -147,6 +158,7 @@ func (s *streaming) patience() time.Duration {
 
 func (s *streaming) waitFull(ctx context.Context) error {
 	from := time.Now()
+	s.checkpointer.commits.more = false
 	if err := s.l.tick(from); err != nil || s.sess == nil || !s.holds() {
 		return err
 	}
@@ -159,7 +171,7 @@ func (s *streaming) waitFull(ctx context.Context) error {
 // holds reports whether nothing is to be read now. A release does not pause within a transaction,
 // because its event is ready once the checkpoint has passed the whole transaction.
 func (s *streaming) holds() bool {
-	return s.l.full() || s.l.parker.pauses() && s.progress.Between()
+	return s.l.full() || s.checkpointer.overdue() || s.l.parker.pauses() && s.progress.Between()
 }
 
 // handle takes one event from the session.
@@ -279,21 +291,32 @@ func (s *streaming) inconsistent(err error) error {
 	s.fresh = true
 	s.progress = flight.Progress{} // otherwise a checkpoint would say how far this transaction came
 	s.flight.Resume(nil)
+	s.checkpointer.frozen = s.checkpointer.frozen || s.committer != nil // no record covers what was sent of this transaction
 	s.log.Error("starting again at the checkpoint and skipping nothing: events may be delivered twice", "err", err, slog.String(s.checkpointer.durable.Position.Log()))
 	return s.l.lose(fault.Retry(err))
 }
 
 func (s *streaming) advance() { s.flight.Drop() }
 
+func (s *streaming) forget() { s.l.startFlight(s.checkpointer.durable.Position) }
+
 func (s *streaming) safe() cdc.Position { return s.flight.Tracker.Safe() }
 
-func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
+func (s *streaming) describe(rec *checkpoint.Record, all bool) uint64 {
 	var sent uint64
-	rec.Deliver(s.flight.Tracker.SafeEnd())
+	end := s.flight.Tracker.SafeEnd()
+	if rec.Position = s.safe(); all {
+		rec.Position, end = s.flight.Tracker.Last(), s.flight.Tracker.LastEnd()
+	}
+	rec.Deliver(end)
 	rec.Next, sent = s.flight.Delivered()
-	settled := last && s.inFlight() == 0
-	if left := s.progress.Left(); settled && left != nil {
-		rec.Next = left
+	if all {
+		if rec.Next != nil && rec.Next.Commit < rec.Position {
+			rec.Next = nil
+		}
+		if left := s.progress.Left(); left != nil {
+			rec.Next = left
+		}
 	}
 	rec.Pass()
 	rec.WAL = max(rec.WAL, s.flight.WAL(rec.Position, rec.Next))
@@ -301,7 +324,7 @@ func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
 		rec.CommitTime = when
 	}
 	sent = max(sent, s.flight.Drop())
-	if settled { // Next covers what is sent of the open transaction
+	if all { // Next covers what is sent of the open transaction
 		sent = s.flight.Sent
 	}
 	return sent

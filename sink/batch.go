@@ -30,6 +30,9 @@ type batch struct {
 	wire    []byte // encoded; empty before
 	metrics kgo.ProduceBatchMetrics
 
+	tx     bool // it is part of a transaction
+	latest bool // of transaction.version 2
+
 	trial bool  // a single record, because a batch with it was refused
 	out   bool  // on its way
 	head  bool  // when it was sent, every batch before it was acknowledged
@@ -99,7 +102,11 @@ func (e *press) encode(b *batch) {
 	head = binary.BigEndian.AppendUint32(head, uint32(batchHead-12+body))
 	head = binary.BigEndian.AppendUint32(head, math.MaxUint32) // the leader's epoch, which only brokers know
 	head = append(head, 2, 0, 0, 0, 0)                         // the version, and the checksum
-	head = binary.BigEndian.AppendUint16(head, uint16(codec))
+	attributes := uint16(codec)
+	if b.tx {
+		attributes |= 1 << 4
+	}
+	head = binary.BigEndian.AppendUint16(head, attributes)
 	head = binary.BigEndian.AppendUint32(head, uint32(len(b.slots)-1))
 	head = binary.BigEndian.AppendUint64(head, uint64(first))
 	head = binary.BigEndian.AppendUint64(head, uint64(newest))

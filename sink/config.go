@@ -40,6 +40,10 @@ type Config struct {
 	Parking string `yaml:"-"`
 	Park    bool   `yaml:"-"`
 
+	// TransactionalID has everything sent in transactions, each with a record in the topic Checkpoints; "" for at_least_once.
+	TransactionalID string `yaml:"-"`
+	Checkpoints     string `yaml:"-"`
+
 	// Logger is written to at edges only. By default it is slog.Default().
 	Logger *slog.Logger `yaml:"-"`
 	// Hooks are given to every client that produces, such as those of the metrics plugin. They must bear several clients.

@@ -63,7 +63,7 @@ func unwritten(err error) bool {
 	}
 	return refusal(err) != "" || forgotten(err) || isOne(err,
 		kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.NotEnoughReplicas, kerr.ThrottlingQuotaExceeded,
-		kerr.CorruptMessage, kerr.UnsupportedCompressionType, kerr.UnsupportedForMessageFormat)
+		kerr.ConcurrentTransactions, kerr.CorruptMessage, kerr.UnsupportedCompressionType, kerr.UnsupportedForMessageFormat)
 }
 
 func isOne(err error, of ...*kerr.Error) bool {
@@ -74,7 +74,7 @@ func isOne(err error, of ...*kerr.Error) bool {
 // forgotten reports whether a leader does not know a producer id or its sequence numbers any more.
 func forgotten(err error) bool {
 	return isOne(err, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
-		kerr.ProducerFenced)
+		kerr.ProducerFenced, kerr.InvalidTxnState, kerr.TransactionAbortable)
 }
 
 // reason is an error of a topic as readiness and the log show it.

@@ -49,6 +49,7 @@ type Kafka struct {
 	plain  bool // nothing is compressed, because a broker does not know the compression
 	probe  probe
 	counts counts
+	tx     *transactions // nil for at_least_once
 }
 
 // A link is the way to the brokers.
@@ -90,6 +91,9 @@ func Open(cfg Config) (*Kafka, error) {
 		}
 	}
 	s.brokers = client{produces: s.produces, asks: s.cl}
+	if cfg.TransactionalID != "" {
+		s.tx = &transactions{s: s, coordinator: &txClient{s.cl, cfg.TransactionalID}, id: cfg.TransactionalID, checkpoints: cfg.Checkpoints}
+	}
 	if cfg.Bury { // so that the topic is there before the first letter
 		s.mu.Lock()
 		s.ask(s.topicOf(cfg.DeadLetters, time.Now()))
@@ -124,6 +128,9 @@ func (s *Kafka) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	}
 	sl := s.pool.slot()
 	sl.fill(rec, ticket)
+	if s.tx != nil && !s.tx.takes(sl, now) {
+		return
+	}
 	sl.t, sl.rec.Topic = t, t.name
 	t.add(sl, now)
 }
@@ -135,6 +142,13 @@ func (s *Kafka) end(sl *slot, n int32, err error, latency time.Duration) {
 		a.EventID, a.Record = strings.Clone(sl.rec.EventID), sl.record()
 	}
 	sl.t.pending--
+	if s.tx != nil && err != nil {
+		if sl.own {
+			s.tx.lose(err)
+			return
+		}
+		s.tx.dropped(sl)
+	}
 	s.acks = append(s.acks, a)
 	if len(s.acks) == 1 {
 		poke(s.wake)
@@ -217,6 +231,9 @@ func (s *Kafka) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		if s.tx != nil {
+			s.tx.giveUp(ctx)
+		}
 		s.produces.Close()
 		s.cl.Close()
 		s.wg.Wait()

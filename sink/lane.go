@@ -119,7 +119,7 @@ func (l *lane) send() bool {
 			l.encode(b)
 		}
 	}
-	req := newRequest(batches)
+	req := newRequest(batches, l.s.tx)
 	done := make(chan struct{})
 	l.s.wg.Go(func() {
 		defer close(done)
@@ -158,6 +158,9 @@ func (l *lane) collect() (batches []*batch) {
 			continue
 		}
 		total += p.nextBytes()
+		if p.t.s.tx != nil && !p.t.s.tx.has(p) {
+			continue
+		}
 		b := p.next()
 		batches, alone = append(batches, b), b.trial
 		p.offer()
@@ -187,12 +190,17 @@ type topicPartition struct {
 }
 
 // newRequest makes a request of batches of different partitions.
-func newRequest(batches []*batch) *request {
+func newRequest(batches []*batch, tx *transactions) *request {
 	r := &request{
 		ProduceRequest: kmsg.NewProduceRequest(), highest: new(kmsg.ProduceRequest).MaxVersion(),
 		batches: make(map[topicPartition]*batch, len(batches)), written: make(chan struct{}),
 	}
 	r.Acks, r.TimeoutMillis = -1, int32(answerWithin.Milliseconds())
+	if tx != nil {
+		if r.TransactionID = &tx.id; !batches[0].latest {
+			r.highest = 11 // a later one adds its partitions to the transaction, which only transaction.version 2 allows
+		}
+	}
 	at := map[*topic]int{}
 	for _, b := range batches {
 		t := b.p.t

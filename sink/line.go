@@ -40,7 +40,7 @@ var noID = producerID{id: -1}
 
 // ask puts the topic in line. Its partitions go on when the brokers have answered. mu is held.
 func (s *Kafka) ask(t *topic) {
-	if s.closed || t.asking || t.halted {
+	if s.closed || t.asking || t.halted || t.dead {
 		return
 	}
 	t.asking = true
@@ -76,12 +76,12 @@ func (s *Kafka) askAll() {
 		}
 		for i, t := range group {
 			err := errs[i]
-			if err == nil {
+			if err == nil && !t.dead {
 				err = t.learn(&known[i], time.Now())
 			}
 			t.asking = false
 			switch {
-			case s.closed:
+			case s.closed || t.dead:
 			case err == nil:
 				s.answered.Store(true)
 				t.resume()
@@ -121,6 +121,9 @@ func (t *topic) refuseFirst(err error) {
 
 // needsID reports whether one of the topics needs a producer id that the sink does not have. mu is held.
 func (s *Kafka) needsID(group []*topic) bool {
+	if s.tx != nil {
+		return false
+	}
 	if !s.ids.known {
 		return true
 	}

@@ -104,10 +104,21 @@ func (p *partition) push(sl *slot, now time.Time) {
 
 // sendable reports whether a batch can be sent now.
 func (p *partition) sendable() bool {
-	if p.state != sends || p.t.gathers || len(p.again) == 0 && p.queue.len() == 0 {
+	if p.state != sends || p.t.gathers || p.t.dead || len(p.again) == 0 && p.queue.len() == 0 {
+		return false
+	}
+	if tx := p.t.s.tx; tx != nil && !tx.passes(p.first()) {
 		return false
 	}
 	return len(p.flight) == 0 || len(p.flight) < maxFlight && p.proven && p.width == 0
+}
+
+// first is the record to send next.
+func (p *partition) first() *slot {
+	if len(p.again) > 0 {
+		return p.again[0].slots[0]
+	}
+	return p.queue.peek()
 }
 
 // offer has the lane of the leader look at the partition, if there is something to send.
@@ -117,6 +128,8 @@ func (p *partition) offer() {
 		return
 	case p.t.leaders[p.n] < 0:
 		p.wait(reason(p.t.name, kerr.LeaderNotAvailable))
+		return
+	case p.t.s.tx != nil && !p.t.s.tx.has(p):
 		return
 	case !p.listed:
 		p.listed = true
@@ -149,7 +162,7 @@ func (p *partition) next() *batch {
 		total := 0
 		for sl := p.queue.peek(); sl != nil; sl = p.queue.peek() {
 			total = bytesOf(total, sl)
-			if n := len(b.slots); n > 0 && (total > p.t.limit || n == p.width) {
+			if n := len(b.slots); n > 0 && (total > p.t.limit || n == p.width || p.t.s.tx != nil && !p.t.s.tx.passes(sl)) {
 				break
 			}
 			b.slots = append(b.slots, sl)
@@ -161,6 +174,9 @@ func (p *partition) next() *batch {
 		b.trial = p.width == 1
 	}
 	b.out, b.head, b.topic = true, len(p.flight) == 0, p.t.id
+	if tx := p.t.s.tx; tx != nil {
+		b.tx, b.latest = true, tx.latest
+	}
 	p.out++
 	p.flight = append(p.flight, b)
 	return b
@@ -177,6 +193,9 @@ func (p *partition) nextBytes() int {
 
 // answered takes the outcome of a batch.
 func (p *partition) answered(b *batch, err error, now time.Time) {
+	if p.t.dead {
+		return
+	}
 	if errors.Is(err, kerr.DuplicateSequenceNumber) {
 		err = nil // an earlier attempt wrote it
 	}
@@ -200,13 +219,20 @@ func (p *partition) answered(b *batch, err error, now time.Time) {
 	if p.state == settling && p.out == 0 {
 		p.settle()
 	}
+	if p.t.s.tx != nil {
+		p.t.s.tx.settle()
+	}
 	p.offer()
 }
 
 func (p *partition) delivered(b *batch, now time.Time) {
-	p.t.delivered(len(b.slots), now)
-	for _, sl := range b.slots {
-		p.t.s.end(sl, p.n, nil, max(0, now.Sub(sl.rec.Committed)))
+	if tx := p.t.s.tx; tx != nil {
+		tx.wrote(b)
+	} else {
+		p.t.delivered(len(b.slots), now)
+		for _, sl := range b.slots {
+			p.t.s.end(sl, p.n, nil, max(0, now.Sub(sl.rec.Committed)))
+		}
 	}
 	p.t.s.pool.put(b)
 	p.reason, p.pause = nil, 0
@@ -231,6 +257,8 @@ func (p *partition) settle() {
 	switch {
 	case errors.Is(err, kerr.OutOfOrderSequenceNumber) && !first.head: // it came before the one in front of it
 		p.state = sends
+	case errors.Is(err, kerr.ConcurrentTransactions): // the brokers still end the transaction before
+		p.pauseFor(commitAgain)
 	case forgotten(err):
 		p.renumber()
 		p.wait(p.t.why(err))
@@ -278,6 +306,12 @@ func (p *partition) divide() {
 // renumber gives up the producer id.
 func (p *partition) renumber() {
 	s := p.t.s
+	if s.tx != nil {
+		p.divide()
+		p.renew, p.numbered = true, 0
+		s.tx.restart()
+		return
+	}
 	if i := slices.IndexFunc(p.again, func(b *batch) bool { return b.lost }); i >= 0 {
 		s.counts.abandoned++
 		s.log.Warn("whether earlier events were written cannot be known: trying again under a new producer id; events may be delivered twice",
@@ -292,11 +326,25 @@ func (p *partition) begin(id producerID) {
 	p.producer, p.renew, p.seq, p.proven, p.silence = id, false, 0, false, time.Time{}
 }
 
+// pauseFor has the partition send again after a moment.
+func (p *partition) pauseFor(d time.Duration) {
+	p.state = waits
+	time.AfterFunc(d, func() {
+		s := p.t.s
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if p.state == waits && !p.due && !s.closed {
+			p.state = sends
+			p.offer()
+		}
+	})
+}
+
 // wait says why the partition waits, and has the brokers asked about its topic after a pause.
 func (p *partition) wait(why error) {
 	p.state, p.reason = waits, why
 	pause := p.pause.Next()
-	if p.renew {
+	if p.renew && p.t.s.tx == nil {
 		pause = max(pause, time.Until(p.silence))
 	}
 	s := p.t.s
@@ -324,7 +372,7 @@ func (p *partition) resume() {
 	case p.t.leaders[p.n] < 0:
 		p.wait(reason(p.t.name, kerr.LeaderNotAvailable))
 		return
-	case p.renew && time.Now().Before(p.silence):
+	case p.renew && p.t.s.tx == nil && time.Now().Before(p.silence):
 		p.wait(p.reason)
 		return
 	case p.renew:

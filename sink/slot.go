@@ -24,8 +24,10 @@ type slot struct {
 	t      *topic
 	n      uint64 // counts the calls of Send
 	ticket cdc.Ticket
-	bytes  int   // of a batch with this record alone, at most
-	next   *slot // in the free list
+	bytes  int    // of a batch with this record alone, at most
+	tx     uint64 // number of the transaction; see transactions
+	own    bool   // the sink's own record of a checkpoint
+	next   *slot  // in the free list
 }
 
 func (sl *slot) fill(rec *cdc.Record, ticket cdc.Ticket) {

@@ -104,6 +104,11 @@ func (s *Kafka) Stalled() error {
 			silent[w.t.name] = true
 		}
 	})
+	if s.tx != nil {
+		if err := s.tx.stalled(now); err != nil {
+			return err
+		}
+	}
 	if worst.t == nil || s.closed {
 		s.probe.found = nil
 		return nil

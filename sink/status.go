@@ -108,7 +108,7 @@ func (o *pool) slot() *slot {
 func (o *pool) free(sl *slot) {
 	h := sl.rec.Headers
 	clear(h)
-	sl.rec, sl.t = cdc.Record{Headers: h[:0]}, nil
+	sl.rec, sl.t, sl.tx, sl.own = cdc.Record{Headers: h[:0]}, nil, 0, false
 	sl.next, o.slots = o.slots, sl
 }
 

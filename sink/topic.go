@@ -24,6 +24,9 @@ type topic struct {
 	most    int      // bytes of a batch, as far as refusals tell; 0 for not at all
 	learned time.Time
 
+	dead bool // forgotten by transactions.forget
+	own  bool // of the checkpoints
+
 	queue  queue // of records that have no partition yet, because the topic is not known
 	parts  map[int32]*partition
 	halted bool // it can never be known, and a record of it was refused
@@ -54,7 +57,7 @@ const (
 func (s *Kafka) topicOf(name string, now time.Time) *topic {
 	t := s.topics[name]
 	if t == nil {
-		if len(s.topics) >= max(s.keep.topics, s.crowd) {
+		if len(s.topics) >= max(s.keep.topics, s.crowd) && s.tx == nil { // a partition keeps its numbers as long as its producer id
 			s.sweep(now)
 		}
 		t = &topic{s: s, name: name, parts: map[int32]*partition{}, since: now}
@@ -234,6 +237,9 @@ func (t *topic) gather() bool {
 // drop forgets the partitions. Their sequence numbers would begin anew, so no partition may be told the same producer id again.
 func (t *topic) drop() {
 	t.parts = map[int32]*partition{}
+	if t.s.tx != nil {
+		t.s.tx.restart()
+	}
 	t.s.ids.known = false
 }
 

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,7 +39,14 @@ func faultSeeds(t *testing.T) (from, to uint64) {
 // Two tables that share their topics, a snapshot or none, rows that are removed as soon as they may be, one process or two, and whatever can
 // happen to the processes, the server, the broker and the slot, in an order that the seed decides. Every committed row arrives, the events of
 // each key come first in their order, nothing comes twice without a crash, and no row is removed before it is in Kafka.
-func TestRandomFaults(t *testing.T) {
+func TestRandomFaults(t *testing.T) { storms(t, "at_least_once") }
+
+// The same with Kafka transactions: a consumer that reads committed records gets nothing twice, also through crashes and with a process that was
+// frozen while another one took over. Only a recover repeats events.
+func TestRandomFaultsExactlyOnce(t *testing.T) { storms(t, "exactly_once") }
+
+func storms(t *testing.T, guarantee string) {
+	t.Helper()
 	t.Parallel()
 	from, to := faultSeeds(t)
 	for seed := from; seed <= to; seed++ {
@@ -46,7 +54,7 @@ func TestRandomFaults(t *testing.T) {
 			if from == to || to-from == 1 { // more would be too much for one machine
 				t.Parallel()
 			}
-			s := newStorm(t, seed)
+			s := newStorm(t, seed, guarantee)
 			s.begin()
 			s.withoutACrash()
 			s.withCrashes()
@@ -68,6 +76,8 @@ type storm struct {
 	arrivals *watch
 	loads    []*load
 	poisons  int
+	exactly  bool // once
+	fenced   int  // processes that ended because of their successor
 	began    time.Time
 }
 
@@ -81,7 +91,7 @@ CREATE FUNCTION removed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT IN
 CREATE TRIGGER inserted AFTER INSERT ON outbox FOR EACH ROW WHEN (NEW.aggregate_type <> 'two words') EXECUTE FUNCTION inserted();
 CREATE TRIGGER removed AFTER DELETE ON outbox FOR EACH ROW WHEN (OLD.aggregate_type <> 'two words') EXECUTE FUNCTION removed();`
 
-func newStorm(t *testing.T, seed uint64) *storm {
+func newStorm(t *testing.T, seed uint64, guarantee string) *storm {
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	commitTimes := []string{"on", "off"}[rnd.IntN(2)]
@@ -90,7 +100,7 @@ func newStorm(t *testing.T, seed uint64) *storm {
 	kafka := testenv.KafkaPrivate(t, 1, nil)
 	s := &storm{
 		setting: &setting{t: t, dsn: pg.Database(t), brokers: kafka.Brokers(), name: unique("relay")},
-		pg:      pg, kafka: kafka, rnd: rnd, schemas: []string{"public", "second"}, began: time.Now(),
+		pg:      pg, kafka: kafka, rnd: rnd, exactly: guarantee == "exactly_once", schemas: []string{"public", "second"}, began: time.Now(),
 		snapshot: []string{"initial", "never"}[(seed+1)%2], window: []int{100, 1000, 50_000}[rnd.IntN(3)],
 	}
 	s.prefix = s.name + "."
@@ -128,10 +138,10 @@ func (s *storm) reorder() {
 source: {dsn: %q, tables: [%s], snapshot: %s, order_column: n, time_column: created_at}
 router: {route.topic.replacement: "%s${routedByValue}"}
 kafka: {brokers: [%s]}
-delivery: {window: {events: %d}}
+delivery: {guarantee: %s, window: {events: %d}}
 cleanup: {mode: delete, keep: 0s}
 halt_linger: 0s
-`, s.name, s.dsn, strings.Join(tables, ", "), s.snapshot, s.prefix, strings.Join(s.brokers, ", "), s.window)
+`, s.name, s.dsn, strings.Join(tables, ", "), s.snapshot, s.prefix, strings.Join(s.brokers, ", "), map[bool]string{true: "exactly_once", false: "at_least_once"}[s.exactly], s.window)
 }
 
 func (s *storm) launch() *relay {
@@ -182,6 +192,10 @@ var skipToken = regexp.MustCompile(`walpost skip ([0-9A-F]+-[0-9A-F]+-[0-9]+-[0-
 // operate does what a halt asks for. A row that cannot be delivered is taken out of the table too: a reading of the table would come to it.
 func (s *storm) operate(h *relay) {
 	s.t.Helper()
+	if s.exactly && strings.Contains(h.log.String(), "another process has taken over") {
+		s.fenced++
+		return
+	}
 	if token := skipToken.FindStringSubmatch(hintOf(h.log.String())); token != nil {
 		s.heal()
 		s.reorder()
@@ -321,17 +335,27 @@ func (s *storm) withoutACrash() {
 func (s *storm) withCrashes() {
 	s.write("wild", 0, 50*time.Millisecond)
 	s.hosts = append(s.hosts, s.launch())
-	s.shuffled([]fault{
+	crashes := []fault{
 		{"kill", s.kill},
 		{"kill", s.kill},
 		{"stop", s.restart},
 		{"walsender terminated", s.terminate},
 		{"server restarted at once", func() { s.restartServer("immediate") }},
 		{"broker restarted", s.restartBroker},
-		{"slot dropped", s.dropSlot},
-		{"slot invalidated", s.invalidateSlot},
 		{"poison", s.poison},
-	})
+	}
+	losses := []fault{{"slot dropped", s.dropSlot}, {"slot invalidated", s.invalidateSlot}}
+	if s.exactly {
+		s.shuffled(append(crashes, fault{"frozen", s.freeze}, fault{"kill", s.kill}))
+		s.stopWriting()
+		if rep := s.settled(); rep.Duplicates > 0 {
+			s.t.Errorf("%d duplicates", rep.Duplicates)
+		}
+		s.tell("%d processes were fenced", s.fenced)
+		s.write("lost", 0, 50*time.Millisecond)
+		crashes = nil
+	}
+	s.shuffled(append(crashes, losses...))
 	s.stopWriting()
 }
 
@@ -357,6 +381,22 @@ func (s *storm) shuffled(faults []fault) {
 func (s *storm) any() int { return s.rnd.IntN(len(s.hosts)) }
 
 func (s *storm) kill() { s.hosts[s.any()].kill() }
+
+// freeze stops a process for longer than the server waits for it, so that another one takes over before it wakes up.
+func (s *storm) freeze() {
+	h := s.hosts[s.any()]
+	if h.ended() {
+		return
+	}
+	signal := func(sig syscall.Signal) {
+		if err := h.cmd.Process.Signal(sig); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	signal(syscall.SIGSTOP)
+	time.Sleep(15 * time.Second) // wal_sender_timeout is 10 s
+	signal(syscall.SIGCONT)
+}
 
 func (s *storm) restart() {
 	i := s.any()

@@ -62,8 +62,16 @@ log: {level: debug}
 		}
 		shown["ps "+when] = string(cmdline)
 		for _, args := range append(more, [][]string{
-			{"check"}, {"check", "--json"}, {"config", "print"}, {"config", "validate"}, {"status", "--json"}, {"explain", "--last=1"}, {"verify", "--json", "--wait", "1s"},
-			{"dead", "list"}, {"setup", "--role=relay"}, {"health", "--http", "off"},
+			{"check"},
+			{"check", "--json"},
+			{"config", "print"},
+			{"config", "validate"},
+			{"status", "--json"},
+			{"explain", "--last=1"},
+			{"verify", "--json", "--wait", "1s"},
+			{"dead", "list"},
+			{"setup", "--role=relay"},
+			{"health", "--http", "off"},
 		}...) {
 			_, out := s.command(args...)
 			shown["walpost "+strings.Join(args, " ")+" "+when] = out

@@ -203,7 +203,8 @@ func TestRealCertificatesAndLogins(t *testing.T) {
 	refused := func(err error) bool { return errors.Is(err, kerr.SaslAuthenticationFailed) }
 	file := rewrite(t, filepath.Join(t.TempDir(), "secret"), "wrong\n")
 	for _, s := range []SASL{
-		{Mechanism: "PLAIN", Username: "plain", PasswordFile: file}, {Mechanism: "SCRAM-SHA-256", Username: "scram256", PasswordFile: file},
+		{Mechanism: "PLAIN", Username: "plain", PasswordFile: file},
+		{Mechanism: "SCRAM-SHA-256", Username: "scram256", PasswordFile: file},
 		{Mechanism: "SCRAM-SHA-512", Username: "scram512", PasswordFile: file},
 	} {
 		rewrite(t, file, "wrong\n")

@@ -18,6 +18,7 @@ func Follow(ctx context.Context, brokers, topics []string, observe func(*kgo.Rec
 		kgo.ConsumeTopics(topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(100_000_000),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 	}, opts...)...)
 	if err != nil {
 		return err

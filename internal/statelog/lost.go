@@ -67,6 +67,6 @@ func held(name string, records map[string][]byte) bool {
 func CheckRecords(ctx context.Context, cl *kgo.Client, topic, name string, patience time.Duration) (at cdc.LogState, err error) {
 	l := New(Config{Topic: topic})
 	l.asks, l.patience = cl, patience
-	_, at, err = fold(ctx, l, name+"/", name)
+	_, at, err = fold(ctx, l, false, name+"/", name)
 	return at, err
 }

@@ -30,13 +30,18 @@ var errEnough = errors.New("enough")
 // no longer, or if the topic of a single writer isn't the one of the newest Open, the error is kafka.ErrGone and needs an operator. A transaction of another
 // producer that stays open longer than the patience is kafka.ErrOpen. This and all other errors can be tried again.
 func (l *Log) Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (cdc.LogState, error) {
+	return l.read(ctx, from, false, each)
+}
+
+// read is Read. If it is stable, an open transaction ends the reading.
+func (l *Log) read(ctx context.Context, from int64, stable bool, each func(*kgo.Record) bool) (cdc.LogState, error) {
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	r, err := l.reader(from)
 	if err != nil {
 		return stateOf(r, from), l.fail(err)
 	}
-	r.Whole = from > 0
+	r.Whole, r.Stable = from > 0, stable
 	next, began, said := from, time.Now(), time.Now()
 	r.Each = func(rec *kgo.Record) error {
 		if rec.Offset < next { // after some errors a Reader starts over

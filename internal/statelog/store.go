@@ -72,6 +72,21 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 	return k.read(ctx, name+"/", name)
 }
 
+// Peek is Load, but does not wait for the end of an open transaction. What is behind that is not in the answer, so there may be a newer record.
+func (k *KafkaStore) Peek(ctx context.Context, name string) (map[string][]byte, error) {
+	k.mu.Lock()
+	err := k.open(ctx)
+	k.mu.Unlock()
+	if err != nil {
+		return nil, k.fail("read", err)
+	}
+	records, _, err := fold(ctx, k.log, true, name+"/", "")
+	if err != nil {
+		err = k.fail("read", err)
+	}
+	return records, err
+}
+
 // Look is Load without an effect: a topic that does not exist is empty, and Look does not create it.
 func (k *KafkaStore) Look(ctx context.Context, name string) (map[string][]byte, error) {
 	return k.look(ctx, name+"/", name)
@@ -90,7 +105,7 @@ func (k *KafkaStore) look(ctx context.Context, prefix, name string) (map[string]
 }
 
 func (k *KafkaStore) read(ctx context.Context, prefix, name string) (map[string][]byte, error) {
-	records, _, err := fold(ctx, k.log, prefix, name)
+	records, _, err := fold(ctx, k.log, false, prefix, name)
 	if err != nil && !errors.As(err, new(*LostRecords)) {
 		err = k.fail("read", err)
 	}
@@ -99,9 +114,9 @@ func (k *KafkaStore) read(ctx context.Context, prefix, name string) (map[string]
 
 // fold returns the newest record of each key with a prefix. The error is a *LostRecords if those of the relay name may have been deleted;
 // name is "" for no such question.
-func fold(ctx context.Context, l *Log, prefix, name string) (records map[string][]byte, at cdc.LogState, err error) {
+func fold(ctx context.Context, l *Log, stable bool, prefix, name string) (records map[string][]byte, at cdc.LogState, err error) {
 	records = map[string][]byte{}
-	at, err = l.Read(ctx, 0, func(r *kgo.Record) bool {
+	at, err = l.read(ctx, 0, stable, func(r *kgo.Record) bool {
 		switch {
 		case !bytes.HasPrefix(r.Key, []byte(prefix)):
 		case r.Value == nil:

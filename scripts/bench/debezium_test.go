@@ -30,7 +30,7 @@ func (e *env) debezium(b *testing.B) func(*testing.B, *backlog, string) (*proces
 		took := time.Since(began)
 		p.after = processorTime(p.cmd.Process.Pid)
 		p.end(b)
-		e.compare(b, g, adm, topic)
+		e.compare(b, g, topic)
 		_, err := adm.DeleteTopic(b.Context(), topic)
 		check(b, err)
 		return p, took

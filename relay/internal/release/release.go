@@ -127,15 +127,15 @@ type released struct {
 }
 
 // Reset begins anew with backlog, because another process may have held the slot: what this one has sent
-// and not written down is not its business any more.
-func (p *Releaser) Reset(backlog *parking.Backlog) {
+// and not written down is not its business any more. forgotten says that the sink gives no Ack of it either.
+func (p *Releaser) Reset(backlog *parking.Backlog, forgotten bool) {
 	for _, r := range p.rounds {
 		for topic := range r.topics {
 			p.Sink.TakeBack(topic, p.inRound(r))
 		}
 	}
 	for tx, what := range p.sent {
-		if what.letter == nil { // a record of the topic, which is fenced
+		if forgotten || what.letter == nil { // else a record of the topic, which is fenced
 			delete(p.sent, tx)
 		} else {
 			what.round.void = true

@@ -1,0 +1,171 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
+)
+
+// A coordinator is what transactions ask of the broker that keeps the state of a transactional id. Each call is one attempt: whether an
+// error ends the producer id is for the caller to decide.
+type coordinator interface {
+	// modern reports whether the cluster has transaction.version 2 (KIP-890, Kafka 4.0): then each transaction has an epoch of its own, and
+	// a produce request adds its partition.
+	modern(ctx context.Context) (bool, error)
+	// initialize gives a new epoch, and aborts what is open under an older one. From prev it does so only if nobody else has done it since;
+	// prev is noID for a process that begins.
+	initialize(ctx context.Context, prev producerID) (producerID, error)
+	// join adds partitions to the transaction. The errors are those of the partitions, nil for success.
+	join(ctx context.Context, id producerID, all []topicPartition) ([]error, error)
+	// finish commits or aborts. next is the producer id of the next transaction.
+	finish(ctx context.Context, id producerID, commit, modern bool) (next producerID, err error)
+}
+
+// transactionTimeout is how long a transaction may be open. A reader of committed records waits as long for what is behind the
+// transaction of a process that has died.
+const transactionTimeout = time.Minute
+
+// txClient is the coordinator of a real cluster.
+type txClient struct {
+	cl *kgo.Client
+	id string
+}
+
+func (c *txClient) modern(ctx context.Context) (bool, error) {
+	version, err := kafka.TransactionVersion(ctx, c.cl)
+	return version >= 2, err
+}
+
+func (c *txClient) initialize(ctx context.Context, prev producerID) (producerID, error) {
+	req := kmsg.NewPtrInitProducerIDRequest()
+	req.TransactionalID, req.TransactionTimeoutMillis = &c.id, int32(transactionTimeout.Milliseconds())
+	req.ProducerID, req.ProducerEpoch = prev.id, prev.epoch
+	if prev == noID {
+		req.ProducerEpoch = -1
+	}
+	resp, err := req.RequestWith(ctx, c.cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		return noID, err
+	}
+	return producerID{resp.ProducerID, resp.ProducerEpoch}, nil
+}
+
+func (c *txClient) join(ctx context.Context, id producerID, all []topicPartition) ([]error, error) {
+	req := kmsg.NewPtrAddPartitionsToTxnRequest()
+	req.TransactionalID, req.ProducerID, req.ProducerEpoch = c.id, id.id, id.epoch
+	at := map[string]int{}
+	for _, p := range all {
+		i, ok := at[p.t.name]
+		if !ok {
+			i = len(req.Topics)
+			at[p.t.name] = i
+			t := kmsg.NewAddPartitionsToTxnRequestTopic()
+			t.Topic = p.t.name
+			req.Topics = append(req.Topics, t)
+		}
+		req.Topics[i].Partitions = append(req.Topics[i].Partitions, p.n)
+	}
+	resp, err := req.RequestWith(ctx, c.cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(all))
+	for i, p := range all {
+		errs[i] = errNoAnswer
+		for _, t := range resp.Topics {
+			for _, rp := range t.Partitions {
+				if t.Topic == p.t.name && rp.Partition == p.n {
+					errs[i] = kerr.ErrorForCode(rp.ErrorCode)
+				}
+			}
+		}
+	}
+	return errs, nil
+}
+
+// An endTxn is a request in the newest version that the caller allows.
+type endTxn struct {
+	kmsg.EndTxnRequest
+	highest int16
+}
+
+func (r *endTxn) MaxVersion() int16 { return r.highest }
+
+func (c *txClient) finish(ctx context.Context, id producerID, commit, modern bool) (producerID, error) {
+	ask := kmsg.NewPtrFindCoordinatorRequest()
+	ask.CoordinatorType, ask.CoordinatorKey, ask.CoordinatorKeys = 1, c.id, []string{c.id}
+	found, err := ask.RequestWith(ctx, c.cl)
+	if err != nil {
+		return noID, notSent{err}
+	}
+	node, code := found.NodeID, found.ErrorCode
+	if len(found.Coordinators) > 0 {
+		node, code = found.Coordinators[0].NodeID, found.Coordinators[0].ErrorCode
+	}
+	if err := kerr.ErrorForCode(code); err != nil {
+		return noID, err
+	}
+	req := &endTxn{kmsg.NewEndTxnRequest(), 4}
+	if modern {
+		req.highest = req.EndTxnRequest.MaxVersion()
+	}
+	req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Commit = c.id, id.id, id.epoch, commit
+	kresp, err := c.cl.Broker(int(node)).Request(ctx, req)
+	if err != nil {
+		return noID, err
+	}
+	resp, ok := kresp.(*kmsg.EndTxnResponse)
+	if !ok {
+		return noID, errNoAnswer
+	}
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return noID, err
+	}
+	if resp.Version >= 5 && resp.ProducerID >= 0 {
+		return producerID{resp.ProducerID, resp.ProducerEpoch}, nil
+	}
+	return id, nil
+}
+
+// notSent is the error of an attempt that asked for nothing yet.
+type notSent struct{ error }
+
+func (e notSent) Unwrap() error { return e.error }
+
+// unknownEnd reports whether the coordinator may still carry out an attempt with this error.
+func unknownEnd(err error) bool {
+	return !errors.As(err, new(notSent)) && !errors.As(err, new(*kerr.Error))
+}
+
+// over reports whether a producer id is of no use any more: another process has initialized the transactional id, the brokers have
+// aborted the transaction because it took too long, or they have forgotten the id.
+func over(err error) bool {
+	return isOne(err, kerr.ProducerFenced, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping, kerr.InvalidTxnState,
+		kerr.UnknownProducerID, kerr.TransactionAbortable)
+}
+
+// A LostTransaction is why nothing is committed any more until Fence: the sink does not know what became of its transaction, or nobody
+// will commit it.
+type LostTransaction struct {
+	ID  string // transactional
+	Err error
+}
+
+func (l *LostTransaction) Error() string {
+	return fmt.Sprintf("the Kafka transaction of transactional id %s is lost: %v", l.ID, l.Err)
+}
+
+func (l *LostTransaction) Unwrap() error { return l.Err }
