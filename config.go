@@ -209,10 +209,10 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	}
 	if c.exactlyOnce() {
 		const because = "with delivery.guarantee exactly_once"
-		switch {
-		case c.Checkpoint.Store != "kafka":
+		if c.Checkpoint.Store != "kafka" {
 			found.Add("checkpoint.store", conf.MustBe, "kafka "+because, c.Checkpoint.Store)
-		case c.claims():
+		}
+		if c.claims() {
 			found.Add("source.poll.strategy", conf.MustBe, "cursor "+because, c.Source.Poll.Strategy)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,7 +26,10 @@ const (
 	halts      = "halts, recover closes the gap"
 )
 
-var scenarios = []scenario{
+var scenarios = slices.Concat(common, only)
+
+// common are those of any relay.
+var common = []scenario{
 	{"kill", afterCrash, true, false, []string{insideTransaction}, kills},
 	{"kill_at_each_moment", afterCrash, true, false, nil, killsAtMoments},
 	{"stop", noRepeat, true, false, nil, stops},

@@ -17,38 +17,36 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// Here a person or an outbox does what needs an answer, and what is only in walpost.
-func init() {
-	scenarios = append(scenarios, []scenario{
-		{"kill_at_each_step", afterCrash, true, true, nil, killsAtSteps},
-		{"slot_dropped", halts, false, true, nil, gap(func(r *run) { r.dropSlot() })},
-		{"slot_recreated", halts, true, true, nil, gap(func(r *run) {
-			r.dropSlot()
-			r.pg.Exec(r, r.dsn, "SELECT pg_create_logical_replication_slot('"+r.name+"', 'pgoutput')")
-		})},
-		{"slot_advanced", halts, false, true, nil, gap(func(r *run) {
-			r.pg.Exec(r, r.dsn, "SELECT pg_replication_slot_advance('"+r.name+"', pg_current_wal_lsn())")
-		})},
-		{"slot_lost", halts, false, true, nil, gap(func(r *run) {
-			r.quiet()
-			r.pg.Exec(r, r.dsn, "ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()")
-			r.pg.LoseSlot(r, r.dsn, r.name)
-			r.pg.Exec(r, r.dsn, "ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
-		})},
-		{"publication_recreated", halts, false, true, nil, gap(func(r *run) {
-			r.pg.Exec(r, r.dsn, "DROP PUBLICATION "+r.name)
-			r.pause(500 * time.Millisecond)
-			r.pg.Exec(r, r.dsn, "CREATE PUBLICATION "+r.name+" FOR TABLE outbox WITH (publish = 'insert')")
-		})},
-		{"checkpoint_damaged", "refuses it, delivers nothing", false, true, nil, checkpointDamaged},
-		{"snapshot", "publishes old rows, then the stream", false, true, nil, snapshot},
-		{"cleanup", "removes only delivered rows", false, true, nil, cleanup},
-		{"dead_letters", "a letter or a record for each row", true, true, nil, deadLetters},
-		{"parked_keys", "a parked key keeps its order", false, true, []string{parkedKey}, parkedKeys},
-		{"topic_recreated", "waits, then continues", false, true, nil, topicRecreated},
-		{"partitions_added", "loses nothing; keys move", false, true, nil, partitionsAdded},
-		{"polling", "repeats at most a window", false, true, nil, polling},
-	}...)
+// only are those of walpost. Here a person or an outbox does what needs an answer, and what is only in walpost.
+var only = []scenario{
+	{"kill_at_each_step", afterCrash, true, true, nil, killsAtSteps},
+	{"slot_dropped", halts, false, true, nil, gap(func(r *run) { r.dropSlot() })},
+	{"slot_recreated", halts, true, true, nil, gap(func(r *run) {
+		r.dropSlot()
+		r.pg.Exec(r, r.dsn, "SELECT pg_create_logical_replication_slot('"+r.name+"', 'pgoutput')")
+	})},
+	{"slot_advanced", halts, false, true, nil, gap(func(r *run) {
+		r.pg.Exec(r, r.dsn, "SELECT pg_replication_slot_advance('"+r.name+"', pg_current_wal_lsn())")
+	})},
+	{"slot_lost", halts, false, true, nil, gap(func(r *run) {
+		r.quiet()
+		r.pg.Exec(r, r.dsn, "ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()")
+		r.pg.LoseSlot(r, r.dsn, r.name)
+		r.pg.Exec(r, r.dsn, "ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+	})},
+	{"publication_recreated", halts, false, true, nil, gap(func(r *run) {
+		r.pg.Exec(r, r.dsn, "DROP PUBLICATION "+r.name)
+		r.pause(500 * time.Millisecond)
+		r.pg.Exec(r, r.dsn, "CREATE PUBLICATION "+r.name+" FOR TABLE outbox WITH (publish = 'insert')")
+	})},
+	{"checkpoint_damaged", "refuses it, delivers nothing", false, true, nil, checkpointDamaged},
+	{"snapshot", "publishes old rows, then the stream", false, true, nil, snapshot},
+	{"cleanup", "removes only delivered rows", false, true, nil, cleanup},
+	{"dead_letters", "a letter or a record for each row", true, true, nil, deadLetters},
+	{"parked_keys", "a parked key keeps its order", false, true, []string{parkedKey}, parkedKeys},
+	{"topic_recreated", "waits, then continues", false, true, nil, topicRecreated},
+	{"partitions_added", "loses nothing; keys move", false, true, nil, partitionsAdded},
+	{"polling", "repeats at most a window", false, true, nil, polling},
 }
 
 // killsAtSteps has a walpost with failpoints kill itself before and after each step that must be durable.
