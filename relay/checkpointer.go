@@ -171,11 +171,11 @@ func (c *checkpointer) ripe(now time.Time, p phase) bool {
 // unsaved reports whether the durable record lacks something at the end of a run, and leaves the
 // last record in draft.
 func (c *checkpointer) unsaved(now time.Time, p phase) bool {
-	if c.epoch == 0 || c.frozen || c.commits.refused || c.commits.Committer != nil && c.parker.sent > 0 { // an event that halts, or a letter
+	if c.epoch == 0 || c.frozen {
 		return false
 	}
-	if c.commits.Committer != nil {
-		if _, _, lost := c.commits.Committed(); lost != nil {
+	if c.commits.Committer != nil { // the record would cover an event that halts, or a letter that is not written
+		if _, _, lost := c.commits.Committed(); lost != nil || c.commits.refused || c.parker.sent > 0 {
 			return false
 		}
 	}
