@@ -145,13 +145,14 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 }
 
 func (s *Session) start(ctx context.Context, at cdc.LSN) error {
-	if err := s.conn.SyncConn(ctx); err != nil {
-		return fault.Retry(fmt.Errorf("start replication of slot %s: %w", s.cfg.slot, err))
-	}
 	if s.cfg.patience != nil {
 		if err := s.promise(ctx); err != nil {
 			return err
 		}
+	}
+	// Behind the last use of the client's own reader: on a slow machine it goes on reading beside, and would take the first bytes of the stream.
+	if err := s.conn.SyncConn(ctx); err != nil {
+		return fault.Retry(fmt.Errorf("start replication of slot %s: %w", s.cfg.slot, err))
 	}
 	s.wire = newWire(s.conn.Conn())
 	s.received = at
