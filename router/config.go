@@ -93,7 +93,7 @@ type Records struct {
 	Interval string `yaml:"interval.handling.mode" words:"numeric|string" fold:"true"`
 	// How hstore is represented.
 	HStore string `yaml:"hstore.handling.mode" words:"json|map" fold:"true"`
-	// Add Debezium's four `__debezium.context.…` headers, with `records.topic.prefix`.
+	// Add Debezium's four `__debezium.context.…` headers; requires `records.topic.prefix`.
 	ExtendedHeaders bool `yaml:"extended.headers.enabled"`
 	// The prefix of schema names, and the connector's name in the extended headers.
 	TopicPrefix string `yaml:"topic.prefix" pattern:"^[A-Za-z0-9._-]*$" want:"letters, digits, '.', '_' and '-'" example:"shop"`

@@ -64,7 +64,7 @@ type SASL struct {
 	TokenFile string `yaml:"token_file" example:"/run/secrets/token"`
 	// For OAUTHBEARER: a program and its arguments. It runs at every login, and prints the token.
 	TokenCommand []string `yaml:"token_command" example:"[/usr/local/bin/kafka-token, --scope, walpost]"`
-	// For OAUTHBEARER: where walpost gets tokens itself (client credentials), and renews them.
+	// For OAUTHBEARER: the URL where walpost gets and renews tokens (client credentials).
 	TokenEndpointURL string `yaml:"token_endpoint_url" example:"https://login.internal/oauth2/token"`
 	// For `token_endpoint_url`.
 	ClientID string `yaml:"client_id" example:"walpost"`

@@ -434,9 +434,9 @@ func (b *Backlog) Counts() Counts { return Counts{len(b.lines), len(b.tokens)} }
 
 // Limit bounds what may be parked.
 type Limit struct {
-	// The most parked keys.
+	// Maximum parked keys.
 	Keys int `yaml:"keys" min:"1" max:"100000" example:"5000"`
-	// The most parked events.
+	// Maximum parked events.
 	Events int `yaml:"events" min:"1" max:"10000000" example:"500000"`
 }
 

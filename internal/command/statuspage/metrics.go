@@ -127,7 +127,7 @@ var (
 	slotKeep       = desc("walpost_slot_max_wal_keep_bytes", "The server's max_slot_wal_keep_size; absent without a limit.", ofSlot...)
 	slotInvalid    = desc("walpost_slot_invalidated", "1 with the reason for an invalidated slot; absent for a usable one.", "slot", "database", "reason")
 	slotActive     = desc("walpost_slot_active", "Whether a process reads the slot.", ofSlot...)
-	slotInactive   = desc("walpost_slot_inactive_seconds", "For how long no process has read the slot; before Postgres 17, at most since walpost started.", ofSlot...)
+	slotInactive   = desc("walpost_slot_inactive_seconds", "Time since any process last read the slot; before Postgres 17, no longer than walpost's uptime.", ofSlot...)
 	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: seconds until max_slot_wal_keep_size or monitor.wal_disk_size is used up; +Inf if never, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.", ofSlot...)
 	slotWriteRate  = desc("walpost_slot_wal_write_bytes_per_second", "WAL that the server wrote per second, over the last minute.", ofSlot...)
 	slotBlockerIs  = desc("walpost_slot_restart_blocker_info", "1 for what retains confirmed WAL. kind is transaction, prepared or slot.", "slot", "database", "kind", "pid", "blocker_database", "state")

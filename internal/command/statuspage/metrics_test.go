@@ -270,7 +270,7 @@ walpost_clock_skew_seconds -1.5
 # HELP walpost_slot_exists Whether the slot exists, even if lost.
 # TYPE walpost_slot_exists gauge
 walpost_slot_exists{database="shop",slot="walpost"} 1
-# HELP walpost_slot_inactive_seconds For how long no process has read the slot; before Postgres 17, at most since walpost started.
+# HELP walpost_slot_inactive_seconds Time since any process last read the slot; before Postgres 17, no longer than walpost's uptime.
 # TYPE walpost_slot_inactive_seconds gauge
 walpost_slot_inactive_seconds{database="shop",slot="walpost"} 90
 # HELP walpost_slot_invalidated 1 with the reason for an invalidated slot; absent for a usable one.
