@@ -184,16 +184,22 @@ func (c *checkpointer) unsaved(now time.Time, p phase) bool {
 		c.looked != c.durable.Published && c.looked.Unpublished != ""
 }
 
+// drafted is a copy of draft that the phase doesn't change: it goes on counting in its own.
+func (c *checkpointer) drafted() checkpoint.Record {
+	rec := c.draft
+	if rec.Copy != nil {
+		rec.Copy = new(*rec.Copy)
+	}
+	return rec
+}
+
 // save begins a write of draft.
 func (c *checkpointer) save(now time.Time) {
 	if c.commits.Committer != nil {
 		c.cut(now)
 		return
 	}
-	rec, sent := c.draft, c.draftSends
-	if rec.Copy != nil {
-		rec.Copy = new(*rec.Copy) // the phase goes on counting in its own
-	}
+	rec, sent := c.drafted(), c.draftSends
 	c.active, c.last = false, now
 	c.write(rec.HolderKey(), rec.Encode(), func(err error) {
 		switch {

@@ -125,10 +125,7 @@ func (c *checkpointer) overdue() bool {
 
 // cut commits draft.
 func (c *checkpointer) cut(now time.Time) {
-	rec := c.draft
-	if rec.Copy != nil {
-		rec.Copy = new(*rec.Copy)
-	}
+	rec := c.drafted()
 	n := c.commits.Commit(rec.HolderKey(), rec.Encode())
 	if n == 0 {
 		c.retry = now.Add(busyWait)

@@ -239,38 +239,48 @@ func (tx *transactions) begin(state txState) {
 	tx.state, tx.failing, tx.since = state, nil, time.Now()
 }
 
-// commit asks the coordinator until it has answered. A request that is repeated has the same outcome.
+// commit has the coordinator commit. A request that is repeated has the same outcome.
 func (tx *transactions) commit(id producerID) {
+	finish := func(ctx context.Context) (producerID, error) { return tx.coordinator.finish(ctx, id, true, tx.latest) }
+	tx.ask(committing, finish, func(next producerID, doubt bool) {
+		// A late request must not commit the next transaction, and a topic that was created again begins with new numbers.
+		renew := !tx.latest && (doubt || !tx.s.ids.known)
+		if tx.committed(next); renew {
+			tx.renew()
+		}
+	})
+}
+
+// ask asks the coordinator until it has answered, while the state lasts. got takes the answer, and whether an attempt before may still be carried
+// out. mu is held then.
+func (tx *transactions) ask(state txState, attempt func(context.Context) (producerID, error), got func(id producerID, doubt bool)) {
 	s, doubt, pause := tx.s, false, kafka.Backoff(0)
 	for {
 		ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
-		next, err := tx.coordinator.finish(ctx, id, true, tx.latest)
+		id, err := attempt(ctx)
 		cancel()
-		s.mu.Lock()
-		switch {
-		case s.closed || tx.state != committing:
-			s.mu.Unlock()
-			return
-		case err == nil:
-			// A late request must not commit the next transaction, and a topic that was created again begins with new numbers.
-			renew := !tx.latest && (doubt || !s.ids.known)
-			if tx.committed(next); renew {
-				tx.renew()
-			}
-			s.mu.Unlock()
-			return
-		case over(err):
-			tx.lose(err)
-			s.mu.Unlock()
-			return
-		}
-		doubt = doubt || unknownEnd(err)
-		tx.failing = err
-		s.mu.Unlock()
-		if !again(s.ctx, err, &pause) {
+		if tx.answered(state, id, err, &doubt, got) || !again(s.ctx, err, &pause) {
 			return
 		}
 	}
+}
+
+// answered takes an answer of the coordinator. It reports whether that is the last one.
+func (tx *transactions) answered(state txState, id producerID, err error, doubt *bool, got func(producerID, bool)) bool {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	switch {
+	case tx.s.closed || tx.state != state:
+	case err == nil:
+		got(id, *doubt)
+	case over(err):
+		tx.lose(err)
+	default:
+		*doubt = *doubt || unknownEnd(err)
+		tx.failing = err
+		return false
+	}
+	return true
 }
 
 // again waits before another attempt: for a moment if the coordinator is busy with the transaction before.
@@ -327,19 +337,18 @@ func (tx *transactions) wake() {
 	tx.advance()
 }
 
-// use has all partitions go on under a producer id. mu is held.
+// use gives all partitions a producer id. mu is held.
 func (tx *transactions) use(id producerID) {
 	ids := &tx.s.ids
 	changed := id != ids.newest
-	ids.newest, ids.known = id, true
+	if ids.newest, ids.known = id, true; !changed {
+		return
+	}
 	for _, t := range tx.s.topics {
 		for _, p := range t.parts {
-			if changed {
-				proven := p.proven && p.producer.id == id.id // a leader that knows the id takes the first number of an epoch first
-				p.begin(id)
-				p.proven, p.numbered = proven, 0
-			}
-			p.offer()
+			proven := p.proven && p.producer.id == id.id // a leader that knows the id takes the first number of an epoch first
+			p.begin(id)
+			p.proven, p.numbered = proven, 0
 		}
 	}
 }
@@ -381,35 +390,8 @@ func (tx *transactions) settle() {
 func (tx *transactions) renew() {
 	tx.begin(renewing)
 	prev := tx.s.ids.newest
-	tx.s.wg.Go(func() { tx.reinitialize(prev) })
-}
-
-func (tx *transactions) reinitialize(prev producerID) {
-	s, pause := tx.s, kafka.Backoff(0)
-	for {
-		ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
-		id, err := tx.coordinator.initialize(ctx, prev)
-		cancel()
-		s.mu.Lock()
-		switch {
-		case s.closed || tx.state != renewing:
-			s.mu.Unlock()
-			return
-		case err == nil:
-			tx.resume(id)
-			s.mu.Unlock()
-			return
-		case over(err):
-			tx.lose(err)
-			s.mu.Unlock()
-			return
-		}
-		tx.failing = err
-		s.mu.Unlock()
-		if !again(s.ctx, err, &pause) {
-			return
-		}
-	}
+	initialize := func(ctx context.Context) (producerID, error) { return tx.coordinator.initialize(ctx, prev) }
+	tx.s.wg.Go(func() { tx.ask(renewing, initialize, func(id producerID, _ bool) { tx.resume(id) }) })
 }
 
 // resume sends the records of an aborted transaction again. mu is held.
@@ -441,6 +423,7 @@ func (tx *transactions) resume(id producerID) {
 	tx.held, tx.joined = tx.held[:0], map[topicPartition]bool{}
 	tx.begin(sending)
 	tx.use(id)
+	tx.offer()
 	tx.advance()
 }
 
