@@ -438,6 +438,37 @@ func TestARecoverBeforeTheFirstRunSaysThatThereIsNoSlot(t *testing.T) {
 	})
 }
 
+// The checkpoint of a relay at work is read after the source, so it can be ahead of where the server was then.
+func TestARecoverBesideARelayAtWorkSeesNoGap(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		a := w.start(Config{Create: true})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		end := make(chan bool)
+		go func() {
+			for {
+				select {
+				case <-end:
+					return
+				case <-time.After(50 * time.Millisecond):
+					w.commit("a", "b")
+				}
+			}
+		}()
+		w.do(func() { w.slowLoad = 3 * time.Second })
+		for range 3 {
+			b := w.start(Config{Create: true, Copying: &Copying{Origin: checkpoint.OriginRecover, Tables: &fakeTables{w: w}}})
+			<-b.done
+			if !errors.Is(b.err, ErrNoGap) {
+				t.Errorf("%v", b.err)
+			}
+		}
+		w.do(func() { w.slowLoad = 0 })
+		close(end)
+		w.want(t, 10*time.Second, "delivered", w.allDelivered)
+		a.stopped(t, time.Second)
+	})
+}
+
 // A recover replaces the slot that is lost, publishes, and ends; a run goes on from there.
 func TestARecoverEndsAndARunGoesOn(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {

@@ -155,6 +155,14 @@ func (r *opener) planRecover(ctx context.Context, rec *checkpoint.Record) (*chec
 			return nil, errMoved
 		}
 		rec, begun = now.Rec, now.Rec.Copies(checkpoint.OriginRecover)
+		later, err := r.look(ctx) // this record can be ahead of where the server was before
+		if err != nil {
+			return nil, err
+		}
+		if later.SystemID != found.SystemID || later.Timeline != found.Timeline {
+			return nil, errMoved
+		}
+		found.Server = later.Server
 	}
 	back := rec.GoBack(found)
 	if back != nil {

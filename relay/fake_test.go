@@ -39,8 +39,9 @@ type world struct {
 	rowsErr  error
 	hang     bool // Open and Start wait for their context
 	slowOpen time.Duration
-	blocked  bool // the session sends nothing, and takes nothing
-	gapsOK   bool // a start behind the slot or ahead of delivery is what the test wants
+	slowLoad time.Duration // of the store
+	blocked  bool          // the session sends nothing, and takes nothing
+	gapsOK   bool          // a start behind the slot or ahead of delivery is what the test wants
 	opens    int
 	creates  int
 	strays   map[int]bool        // transactions that the source leaves out when it sends them again: it lies

@@ -397,6 +397,11 @@ func (s *fakeStore) Load(ctx context.Context, name string) (map[string][]byte, e
 	w := s.p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if d := w.slowLoad; d > 0 {
+		w.mu.Unlock()
+		time.Sleep(d)
+		w.mu.Lock()
+	}
 	if err := w.settled(ctx, s.p); err != nil {
 		return nil, err
 	}
