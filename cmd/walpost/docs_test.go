@@ -419,7 +419,7 @@ func TestTheSQLOfThePagesRuns(t *testing.T) {
 			t.Cleanup(func() { _ = conn.Close(t.Context()) })
 			databases[p.Name] = conn
 		}
-		for _, statement := range regexp.MustCompile(`;\s*(?:\n|$)`).Split(comment.ReplaceAllString(b.Text, ""), -1) {
+		for _, statement := range regexp.MustCompile(`;\s*(?:\n|$)`).Split(strings.ReplaceAll(comment.ReplaceAllString(b.Text, ""), "<size>", "64GB"), -1) {
 			if _, err := conn.Exec(t.Context(), statement); err != nil {
 				t.Errorf("%s:%d: %v\n%s", p.Name, b.Line, err, statement)
 			}
