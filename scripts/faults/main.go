@@ -3,6 +3,7 @@
 // the relay, and a judge.
 //
 //	go run ./scripts/faults                           # each scenario once
+//	go run ./scripts/faults -guarantee both -seeds 3  # each three times with at_least_once, and three times with exactly_once
 //	go run ./scripts/faults -minutes 60               # again with other seeds, for an hour
 //	go run ./scripts/faults -scenario kill -seed 17   # one run: the seed decides its schedule
 //	go run ./scripts/faults -relay 'my-relay -f {config}' -template my.conf   # another relay
@@ -34,9 +35,10 @@ func main() {
 }
 
 func suite() int {
-	minutes := flag.Int("minutes", 0, "run scenarios with new seeds for so long; 0: each one once")
+	minutes := flag.Int("minutes", 0, "run scenarios with new seeds for so long, whatever -seeds is")
 	seed := flag.Uint64("seed", 1, "the first seed")
-	guarantee := flag.String("guarantee", "at_least_once", "at_least_once or exactly_once")
+	seeds := flag.Int("seeds", 1, "run each scenario with so many seeds")
+	guarantee := flag.String("guarantee", atLeastOnce, "at_least_once, exactly_once or both")
 	names := flag.String("scenario", "", "names, separated by commas; empty: all")
 	relay := flag.String("relay", "", "the command line of another relay, with placeholders")
 	template := flag.String("template", "", "the file with the template of its configuration")
@@ -46,7 +48,7 @@ func suite() int {
 	verbose := flag.Bool("v", false, "print each step")
 	flag.Usage = usage
 	flag.Parse()
-	o := options{relay: *relay, exactlyOnce: *guarantee == "exactly_once", window: *window}
+	o := options{relay: *relay, window: *window}
 	if *template != "" {
 		text, err := os.ReadFile(*template)
 		if err != nil {
@@ -56,7 +58,8 @@ func suite() int {
 		o.template = string(text)
 	}
 	chosen, unknown := find(*names, false, o.relay == "")
-	if unknown != "" || *guarantee != "at_least_once" && !o.exactlyOnce || (o.relay == "") != (o.template == "") {
+	guarantees := map[string][]string{atLeastOnce: {atLeastOnce}, exactlyOnce: {exactlyOnce}, "both": {atLeastOnce, exactlyOnce}}[*guarantee]
+	if unknown != "" || guarantees == nil || (o.relay == "") != (o.template == "") {
 		fmt.Fprintf(os.Stderr, "unknown scenario %q or guarantee %q, or only one of -relay and -template\n", unknown, *guarantee)
 		usage()
 		return 2
@@ -68,13 +71,16 @@ func suite() int {
 	_, failures := on(ctx, "servers", say, func(t testing.TB) {
 		s := start(t)
 		s.walpost = *program
-		for from, n := time.Now(), *seed; ctx.Err() == nil; n++ {
-			for i := range chosen {
-				out := one(ctx, s, &chosen[i], o, n, *verbose)
+		limit := time.Duration(*minutes) * time.Minute
+		for from, n := time.Now(), *seed; limit > 0 || n < *seed+uint64(*seeds); n++ {
+			for i := range len(chosen) * len(guarantees) {
+				sc := &chosen[i/len(guarantees)]
+				o.exactlyOnce = guarantees[i%len(guarantees)] == exactlyOnce
+				out := one(ctx, s, sc, o, n, *verbose)
 				for again := n; !out.counts() && again < n+2000; { // another seed may reach it
 					say(out.String())
 					again += 1000
-					out = one(ctx, s, &chosen[i], o, again, *verbose)
+					out = one(ctx, s, sc, o, again, *verbose)
 				}
 				outcomes = append(outcomes, out)
 				say(out.String())
@@ -83,12 +89,9 @@ func suite() int {
 						t.Fatal(err)
 					}
 				}
-				if ctx.Err() != nil || *minutes > 0 && time.Since(from) > time.Duration(*minutes)*time.Minute {
+				if ctx.Err() != nil || limit > 0 && time.Since(from) > limit {
 					return
 				}
-			}
-			if *minutes == 0 {
-				return
 			}
 		}
 	})
@@ -99,7 +102,7 @@ func suite() int {
 	for _, out := range outcomes {
 		if !out.ok() {
 			code = 1
-			say("again with: go run ./scripts/faults -scenario " + out.scenario.name + " -seed " + fmt.Sprint(out.seed) + " -guarantee " + *guarantee)
+			say(fmt.Sprintf("again with: go run ./scripts/faults -scenario %s -seed %d -guarantee %s", out.scenario.name, out.seed, out.guarantee()))
 		}
 	}
 	return code

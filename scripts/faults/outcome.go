@@ -29,12 +29,15 @@ func (o *outcome) kept() bool { return len(o.verdict.Broken) == 0 && len(o.failu
 // counts is false for a run that kept its promises without having reached what it is about.
 func (o *outcome) counts() bool { return !o.kept() || len(o.unreached) == 0 }
 
-func (o *outcome) String() string {
-	kind := "at_least_once"
+func (o *outcome) guarantee() string {
 	if o.once {
-		kind = "exactly_once"
+		return exactlyOnce
 	}
-	s := fmt.Sprintf("%s seed %d, %s, Postgres %s: ", o.scenario.name, o.seed, kind, o.version)
+	return atLeastOnce
+}
+
+func (o *outcome) String() string {
+	s := fmt.Sprintf("%s seed %d, %s, Postgres %s: ", o.scenario.name, o.seed, o.guarantee(), o.version)
 	switch {
 	case len(o.failures) > 0:
 		s += "FAILED: " + strings.Join(o.failures, "\n  ")

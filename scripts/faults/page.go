@@ -63,11 +63,7 @@ func rowsOf(all []outcome) map[string]string {
 	}
 	by := map[string]*sums{}
 	for _, o := range all {
-		g := atLeastOnce
-		if o.once {
-			g = exactlyOnce
-		}
-		key := o.scenario.name + "|" + g
+		key := o.scenario.name + "|" + o.guarantee()
 		s := by[key]
 		if s == nil {
 			s = &sums{o: outcome{scenario: o.scenario}}
