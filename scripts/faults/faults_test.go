@@ -22,7 +22,7 @@ func TestTheShortMixKeepsItsPromises(t *testing.T) {
 	for i := range chosen {
 		sc, seed := &chosen[i], uint64(i+1)
 		t.Run(sc.name, func(t *testing.T) {
-			out := once(t, s, sc, options{window: 500}, seed)
+			out := once(t, s, sc, options{window: 500, times: 1}, seed)
 			t.Log(out.String())
 			if len(out.verdict.Broken) > 0 {
 				t.Errorf("go run ./scripts/faults -scenario %s -seed %d: %s", sc.name, seed, &out.verdict)

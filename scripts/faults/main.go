@@ -6,6 +6,7 @@
 //	go run ./scripts/faults -guarantee both -seeds 3  # each three times with at_least_once, and three times with exactly_once
 //	go run ./scripts/faults -minutes 60               # again with other seeds, for an hour
 //	go run ./scripts/faults -scenario kill -seed 17   # one run: the seed decides its schedule
+//	go run ./scripts/faults -scenario kill -times 84  # one run with 504 kills in place of 6
 //	go run ./scripts/faults -relay 'my-relay -f {config}' -template my.conf   # another relay
 //
 // The template of another relay has the placeholders {dsn}, {brokers}, {prefix} (of the topics order and invoice), {slot}, {name},
@@ -44,11 +45,12 @@ func suite() int {
 	template := flag.String("template", "", "the file with the template of its configuration")
 	program := flag.String("walpost", "", "a walpost to run in place of the checkout's")
 	window := flag.Int("window", 500, "events that the relay may have in flight")
+	times := flag.Int("times", 1, "how often a scenario repeats what it repeats")
 	write := flag.String("write", "", "the page to write the table of results into")
 	verbose := flag.Bool("v", false, "print each step")
 	flag.Usage = usage
 	flag.Parse()
-	o := options{relay: *relay, window: *window}
+	o := options{relay: *relay, window: *window, times: *times}
 	if *template != "" {
 		text, err := os.ReadFile(*template)
 		if err != nil {

@@ -202,15 +202,21 @@ func (p *relay) pid() int {
 	return p.cmd.Process.Pid
 }
 
-// measure notes the memory.
-func (p *relay) measure() {
+// memory is a line of the process's status in bytes, 0 while there is no process.
+func (p *relay) memory(line string) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid()))
-	_, rest, _ := strings.Cut(string(text), "VmHWM:")
+	_, rest, _ := strings.Cut(string(text), line+":")
 	var kb int64
 	_, _ = fmt.Sscan(rest, &kb) // 0 without a number
+	return kb << 10
+}
+
+// measure notes the memory.
+func (p *relay) measure() {
+	most := p.memory("VmHWM")
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.peak = max(p.peak, kb<<10)
+	p.peak = max(p.peak, most)
 }
 
 // text is everything that the instance has logged.

@@ -34,6 +34,7 @@ type options struct {
 	template    string // of the relay's configuration
 	exactlyOnce bool
 	window      int
+	times       int // how often a scenario repeats what it repeats; 1 in the table
 }
 
 // A run is one scenario with one seed: a database, topics, relays, writers, a consumer and a judge.
@@ -63,6 +64,7 @@ type run struct {
 	stream, source, delivery, extra string
 	program                         string // in place of walpost
 	unverified                      bool   // walpost verify is not asked
+	flood                           bool   // the writers wait for nobody
 	always                          bool   // an instance that halts is started again, too, as Kubernetes does
 
 	mu       sync.Mutex
@@ -126,7 +128,7 @@ const backlog = 5000
 
 func (r *run) wrote(numbers map[string]int64, behind uint64) {
 	r.judge.Wrote(numbers, behind)
-	for !r.silent.Load() && r.load.Committed()-int64(r.judge.Arrived()) > backlog {
+	for !r.silent.Load() && !r.flood && r.load.Committed()-int64(r.judge.Arrived()) > backlog {
 		time.Sleep(50 * time.Millisecond)
 	}
 }

@@ -34,6 +34,7 @@ var common = []scenario{
 	{"kill_at_each_moment", afterCrash, true, false, nil, killsAtMoments},
 	{"stop", noRepeat, true, false, nil, stops},
 	{"two_instances", afterCrash, true, false, []string{epochChange}, twoInstances},
+	{"mixed", afterCrash, false, false, []string{epochChange}, mixed},
 	{"zombie", afterCrash, false, false, []string{epochChange}, zombie},
 	{"postgres_crash", noRepeat, true, false, nil, postgresCrash},
 	{"postgres_stop_kafka_down", noRepeat, false, false, nil, postgresStopKafkaDown},
@@ -51,7 +52,7 @@ var common = []scenario{
 // kills kills the relay at random moments and starts it again at once.
 func kills(r *run) {
 	r.begin()
-	for range 6 {
+	for range 6 * r.times {
 		r.pause(1500 * time.Millisecond)
 		r.tell("kill")
 		r.relays[0].kill()
@@ -112,9 +113,9 @@ func (r *run) killAt(m wire.Moment, nth int, passes bool) {
 // stops stops the relay in good order, under load and idle.
 func stops(r *run) {
 	r.begin()
-	for i := range 5 {
+	for i := range 5 * r.times {
 		r.pause(time.Second)
-		if i == 4 {
+		if i == 5*r.times-1 {
 			r.quiet()
 		}
 		r.tell("stop")
@@ -129,7 +130,7 @@ func stops(r *run) {
 func twoInstances(r *run) {
 	r.begin()
 	r.launch()
-	for range 6 {
+	for range 6 * r.times {
 		r.pause(1500 * time.Millisecond)
 		p := r.relays[r.rnd.IntN(2)]
 		if r.rnd.IntN(2) == 0 {
@@ -145,6 +146,52 @@ func twoInstances(r *run) {
 	r.tell("kill both")
 	r.relays[0].kill()
 	r.relays[1].kill()
+}
+
+// mixed is everything that can happen to two instances without a person.
+func mixed(r *run) {
+	r.always, r.unverified, r.judge.Late = r.exactlyOnce, !r.exactlyOnce, !r.exactlyOnce // as in zombie
+	r.begin()
+	r.launch()
+	one := func() *relay { return r.relays[r.rnd.IntN(2)] }
+	faults := []struct {
+		name string
+		do   func()
+	}{
+		{"kill", func() { one().kill() }},
+		{"kill both", func() { r.relays[0].kill(); r.relays[1].kill() }},
+		{"stop", func() { p := one(); p.stop(); p.start() }},
+		{"freeze", func() {
+			p := one()
+			p.signal(syscall.SIGSTOP)
+			r.pause(6 * time.Second)
+			p.signal(syscall.SIGCONT)
+		}},
+		{"terminate the walsender", r.terminate},
+		{"crash Postgres", func() { r.stopPostgres("immediate"); r.startPostgres() }},
+		{"cut Postgres' links", r.toPG.Cut},
+		{"Postgres silent", func() { r.toPG.Stand(); r.pause(4 * time.Second); r.heal() }},
+		{"cut Kafka's links", func() { r.wires((*wire.Wire).Cut) }},
+		{"lose answers", func() { r.wires(func(w *wire.Wire) { w.LoseAnswers(2) }) }},
+		{"kill a broker", func() {
+			i := 1 + r.rnd.IntN(brokerCount)
+			r.must(r.kafka.Kill(i))
+			r.pause(2 * time.Second)
+			r.kafka.Start(r, i)
+		}},
+	}
+	for range r.times {
+		for _, i := range r.rnd.Perm(len(faults)) {
+			r.pause(time.Second)
+			r.tell("%s", faults[i].name)
+			r.crashed() // the other one may take over
+			faults[i].do()
+			if r.rnd.IntN(2) == 0 { // else in the middle of what follows
+				r.recovers()
+			}
+		}
+	}
+	r.recovers()
 }
 
 // zombie freezes the instance with the slot for longer than the server waits for it, and lets it go on when another instance has
@@ -217,9 +264,13 @@ func walsenderKilled(r *run) {
 	for range 6 {
 		r.pause(time.Second)
 		r.tell("terminate the walsender")
-		r.pg.Exec(r, r.dsn, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active AND slot_name = '"+r.name+"'")
+		r.terminate()
 		r.recovers()
 	}
+}
+
+func (r *run) terminate() {
+	r.pg.Exec(r, r.dsn, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active AND slot_name = '"+r.name+"'")
 }
 
 // links breaks the network between the relay and Postgres or Kafka in each way.
@@ -271,11 +322,26 @@ func brokerKilled(r *run) {
 	}
 }
 
+// brokersKilled kills all brokers at once. The relay keeps its session, and its memory ends at the window.
 func brokersKilled(r *run) {
+	if r.flood = r.times > 1; r.flood {
+		r.load.Writers, r.load.Pause = 8, 30*time.Millisecond
+	}
 	r.begin()
-	r.tell("kill all brokers")
+	time.Sleep(2 * time.Second)
+	p := r.relays[0]
+	walsender := func() string {
+		return r.pg.Value(r, r.dsn, "SELECT active_pid FROM pg_replication_slots WHERE slot_name = '"+r.name+"'")
+	}
+	before, pid := p.memory("VmRSS"), walsender()
+	r.tell("kill all brokers; memory %d MB", before>>20)
 	r.must(r.kafka.Kill())
-	r.pause(4 * time.Second)
+	time.Sleep(time.Duration(r.times) * 4 * time.Second)
+	grown, now := p.memory("VmRSS")-before, walsender()
+	r.tell("memory grew by %d MB, %d committed", grown>>20, r.load.Committed())
+	if grown > 20<<20 || now != pid {
+		r.Errorf("without brokers the memory grew by %d MB, and the walsender %s became %q", grown>>20, pid, now)
+	}
 	r.kafka.Start(r)
 	r.recovers()
 }
