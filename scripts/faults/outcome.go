@@ -61,10 +61,10 @@ func once(t testing.TB, s *servers, sc *scenario, o options, seed uint64) (out o
 	r.finish()
 	out.verdict, out.recovery, out.took = r.verdict, r.recovery, time.Since(r.began)
 	for _, p := range r.relays {
-		out.rss = max(out.rss, p.peak)
+		out.rss = max(out.rss, p.peakMemory())
 	}
 	for _, n := range sc.needs {
-		if !r.reached[n] && (r.walpost() || n == insideTransaction) {
+		if !r.has(n) && (r.walpost() || n == insideTransaction) {
 			out.unreached = append(out.unreached, n)
 		}
 	}

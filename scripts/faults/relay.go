@@ -180,6 +180,13 @@ func (p *relay) stop() {
 	}
 }
 
+// peakMemory is the most resident bytes that were measured.
+func (p *relay) peakMemory() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.peak
+}
+
 func (p *relay) started() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

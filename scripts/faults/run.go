@@ -312,6 +312,12 @@ func (r *run) reach(what string) {
 	r.reached[what] = true
 }
 
+func (r *run) has(what string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reached[what]
+}
+
 // newSlot notes that positions start anew.
 func (r *run) newSlot() {
 	r.mu.Lock()
