@@ -175,7 +175,9 @@ func (p *relay) stop() {
 		return
 	}
 	// A process that has just started may not know SIGTERM yet.
-	if status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus); status.ExitStatus() != 0 && status.Signal() != syscall.SIGTERM {
+	status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	fenced := p.r.always && status.ExitStatus() == haltCode
+	if status.ExitStatus() != 0 && status.Signal() != syscall.SIGTERM && !fenced {
 		p.r.Errorf("relay %d ends with code %d after SIGTERM:\n%s", p.number, cmd.ProcessState.ExitCode(), p.tail())
 	}
 }
