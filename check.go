@@ -144,7 +144,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 		return found // the report fails anyway
 	case f.err != nil:
 		own.Verdict, own.Why = Warn, "walpost check cannot know whether the checkpoint fits the slot: "+f.err.Error()
-		own.Fix = fix.ByWords("If this relay has run before, repair the cause and run walpost check again, before you create or drop a slot.")
+		own.Fix = fix.ByWords("If this relay has run before, fix the cause and run walpost check again, before you create or drop a slot.")
 	case f.Record != nil && f.Found.SlotFound.Exists:
 		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.Position)
 	case f.Record != nil && f.Record.Polled != nil:

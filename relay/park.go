@@ -201,7 +201,7 @@ func (l *LimitReached) Error() string {
 
 // Hint says what makes room. Everything works while the relay waits.
 func (l *LimitReached) Hint() string {
-	return "The relay reads nothing more until there is room, and carries out requests meanwhile. Repair the cause and release the keys (" + fault.Command("dead", "retry", "--all") +
+	return "The relay reads nothing more until there is room, and carries out requests meanwhile. Fix the cause and release the keys (" + fault.Command("dead", "retry", "--all") +
 		"), or give events up (walpost dead drop), or raise the limit and start walpost again."
 }
 

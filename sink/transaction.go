@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/failpoint"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -242,7 +243,9 @@ func (tx *transactions) begin(state txState) {
 // commit has the coordinator commit. A request that is repeated has the same outcome.
 func (tx *transactions) commit(id producerID) {
 	finish := func(ctx context.Context) (producerID, error) { return tx.coordinator.finish(ctx, id, true, tx.latest) }
+	failpoint.Hit(failpoint.Save)
 	tx.ask(committing, finish, func(next producerID, doubt bool) {
+		failpoint.Hit(failpoint.Saved)
 		// A late request must not commit the next transaction, and a topic that was created again begins with new numbers.
 		renew := !tx.latest && (doubt || !tx.s.ids.known)
 		if tx.committed(next); renew {

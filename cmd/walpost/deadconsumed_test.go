@@ -66,7 +66,7 @@ func TestDeadLettersOfConsumersNeedOnlyTheBrokers(t *testing.T) {
 
 	code, out = dead("show", a)
 	for _, line := range []string{
-		"to retry   repair the cause, then run walpost dead retry " + a + " --brokers=" + strings.Join(brokers, ",") + " --dead-letter-topic=payments.dead\n",
+		"to retry   fix the cause, then run walpost dead retry " + a + " --brokers=" + strings.Join(brokers, ",") + " --dead-letter-topic=payments.dead\n",
 		"message    id id-a, written at 2026-02-02T02:40:00Z (offset 3)\n", "group      payments\n", "topic      orders, partition 0\n",
 		"attempt 8 failed, attempts: no account of this number\n             main.pay(0x1)\n             /src/pay.go:17\n", "header     id: id-a\n", "value      v-a\n",
 	} {

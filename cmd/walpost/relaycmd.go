@@ -28,7 +28,7 @@ arrives more than a second after the first.
 If Kafka, a topic or the database isn't available, run waits, and /readyz and the log say what it is
 waiting for. run halts if the slot is lost, if the server's history doesn't continue the previous
 server's, or if an event can never be delivered and delivery.on_poison is halt. An operator must
-then repair the cause. run shows the reason on /readyz for halt_linger, and exits with 3. Before it
+then fix the cause. run shows the reason on /readyz for halt_linger, and exits with 3. Before it
 halts on an event, it delivers all earlier events.
 
 After SIGHUP, run reads the file again. It applies new values of the keys that docs/configuration.md

@@ -16,7 +16,7 @@ import (
 const moreExamples = `$ walpost dead show --config walpost.yaml 0-16B3840-1-0c77be12
 token      0-16B3840-1-0c77be12
 state      dead: the event is not delivered
-to retry   repair the cause, then run walpost dead retry 0-16B3840-1-0c77be12 --config walpost.yaml
+to retry   fix the cause, then run walpost dead retry 0-16B3840-1-0c77be12 --config walpost.yaml
 to drop    walpost dead drop --reason REASON 0-16B3840-1-0c77be12 --config walpost.yaml
 event      id 00000000-0000-0000-0000-000000000003 of public.outbox, committed at
            2026-11-22T16:47:49.386446Z (commit 0/16B3840, row 1)

@@ -7,8 +7,8 @@ package failpoint
 const (
 	Send      = "send"      // before a record is handed to the Kafka client
 	Ack       = "ack"       // a record is acknowledged, and the relay does not know
-	Save      = "save"      // before a checkpoint is written
-	Saved     = "saved"     // after that
+	Save      = "save"      // before a checkpoint is written, or committed together with its events
+	Saved     = "saved"     // after that, and the relay does not know
 	Confirm   = "confirm"   // before a position is confirmed to Postgres
 	Confirmed = "confirmed" // after that
 )

@@ -24,6 +24,7 @@ const (
 	afterCrash = "repeats a window and what lacks a checkpoint"
 	noRepeat   = "no duplicates"
 	halts      = "halts, recover closes the gap"
+	refuses    = "refuses it, delivers nothing"
 )
 
 var scenarios = slices.Concat(common, only)

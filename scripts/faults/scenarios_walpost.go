@@ -39,7 +39,7 @@ var only = []scenario{
 		r.pause(500 * time.Millisecond)
 		r.pg.Exec(r, r.dsn, "CREATE PUBLICATION "+r.name+" FOR TABLE outbox WITH (publish = 'insert')")
 	})},
-	{"checkpoint_damaged", "refuses it, delivers nothing", false, true, nil, checkpointDamaged},
+	{"checkpoint_damaged", refuses, false, true, nil, checkpointDamaged},
 	{"snapshot", "publishes old rows, then the stream", false, true, nil, snapshot},
 	{"cleanup", "removes only delivered rows", false, true, nil, cleanup},
 	{"dead_letters", "a letter or a record for each row", true, true, nil, deadLetters},
@@ -143,9 +143,9 @@ func checkpointDamaged(r *run) {
 		r.must(os.WriteFile(file, bad, 0o600))
 		was, said := r.judge.Arrived(), len(p.text())
 		p.start()
-		refuses := func() bool { return p.isHalted() || strings.Contains(p.text()[said:], file) }
-		r.waits("a halt", func() bool { return refuses() || r.judge.Arrived() > was+50 })
-		if !refuses() { // a space, or a letter's case
+		refused := func() bool { return p.isHalted() || strings.Contains(p.text()[said:], file) }
+		r.waits("a halt", func() bool { return refused() || r.judge.Arrived() > was+50 })
+		if !refused() { // a space, or a letter's case
 			r.tell("it is read as before")
 			continue
 		}

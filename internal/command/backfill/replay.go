@@ -403,7 +403,7 @@ func (r *replay) skip(bad *relay.BadEvent) error {
 		return bad
 	}
 	if !r.SkipBad && !r.DryRun {
-		return fault.Person(bad, cmp.Or(fault.Hint(bad.Err), "Repair the cause.")+
+		return fault.Person(bad, cmp.Or(fault.Hint(bad.Err), "Fix the cause.")+
 			" Then run the same command again: the replay continues at this event. Or add --skip-bad: the replay then reports such events and continues after them.")
 	}
 	r.report.Bad++

@@ -52,7 +52,7 @@ func (e *Event) Unwrap() error { return e.Err }
 
 const again = "start walpost again (first stop the halted process, if it still runs)."
 
-const repairCause = "Repair the cause (the configuration, the topic or its limit)."
+const fixCause = "Fix the cause (the configuration, the topic or its limit)."
 
 // Hint says what to do next.
 func (e *Event) Hint() string {
@@ -69,7 +69,7 @@ func (e *Event) Hint() string {
 
 // Repair is the part of Hint that passes over no event.
 func (e *Event) Repair() string {
-	repair := cmp.Or(fault.Hint(e.Err), repairCause)
+	repair := cmp.Or(fault.Hint(e.Err), fixCause)
 	if e.Keyless {
 		repair = "The event is not parked, because walpost parks only events of the stream that have a known key. " + repair
 	}

@@ -178,7 +178,7 @@ func Dead(e *walpost.BadEvent, d *DeadDetail, value []byte) string {
 	meaning, open := deadMeaning(e)
 	line("state", stateWord(e)+": "+meaning)
 	if open {
-		line("to retry", "repair the cause, then run "+fault.Command("dead", "retry", e.Token))
+		line("to retry", "fix the cause, then run "+fault.Command("dead", "retry", e.Token))
 		line("to drop", fault.Command("dead", "drop", "--reason REASON", e.Token))
 	}
 	place := "read from the table"
