@@ -42,6 +42,7 @@ func (w *Wire) pass(client, server net.Conn) {
 		up(server, client)
 		if !w.keeps(server) {
 			_ = server.Close() // twice does no harm
+			_ = client.Close() // a client that does not read must learn of it, too
 		}
 	})
 	both.Go(func() {
