@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -34,8 +35,9 @@ const transactionTimeout = time.Minute
 
 // txClient is the coordinator of a real cluster.
 type txClient struct {
-	cl *kgo.Client
-	id string
+	cl   *kgo.Client
+	id   string
+	node atomic.Pointer[kgo.Broker] // that finish asks, until an attempt fails; nil: not known
 }
 
 func (c *txClient) modern(ctx context.Context) (bool, error) {
@@ -104,26 +106,41 @@ type endTxn struct {
 
 func (r *endTxn) MaxVersion() int16 { return r.highest }
 
-func (c *txClient) finish(ctx context.Context, id producerID, commit, modern bool) (producerID, error) {
-	ask := kmsg.NewPtrFindCoordinatorRequest()
-	ask.CoordinatorType, ask.CoordinatorKey, ask.CoordinatorKeys = 1, c.id, []string{c.id}
-	found, err := ask.RequestWith(ctx, c.cl)
+// find returns the coordinator.
+func (c *txClient) find(ctx context.Context) (*kgo.Broker, error) {
+	if node := c.node.Load(); node != nil {
+		return node, nil
+	}
+	req := kmsg.NewPtrFindCoordinatorRequest()
+	req.CoordinatorType, req.CoordinatorKey, req.CoordinatorKeys = 1, c.id, []string{c.id}
+	resp, err := req.RequestWith(ctx, c.cl)
 	if err != nil {
-		return noID, notSent{err}
+		return nil, notSent{err}
 	}
-	node, code := found.NodeID, found.ErrorCode
-	if len(found.Coordinators) > 0 {
-		node, code = found.Coordinators[0].NodeID, found.Coordinators[0].ErrorCode
+	node, code := resp.NodeID, resp.ErrorCode
+	if len(resp.Coordinators) > 0 {
+		node, code = resp.Coordinators[0].NodeID, resp.Coordinators[0].ErrorCode
 	}
-	if err := kerr.ErrorForCode(code); err != nil {
+	return c.cl.Broker(int(node)), kerr.ErrorForCode(code)
+}
+
+func (c *txClient) finish(ctx context.Context, id producerID, commit, modern bool) (next producerID, err error) {
+	node, err := c.find(ctx)
+	if err != nil {
 		return noID, err
 	}
+	c.node.Store(node)
+	defer func() {
+		if err != nil {
+			c.node.Store(nil)
+		}
+	}()
 	req := &endTxn{kmsg.NewEndTxnRequest(), 4}
 	if modern {
 		req.highest = req.EndTxnRequest.MaxVersion()
 	}
 	req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Commit = c.id, id.id, id.epoch, commit
-	kresp, err := c.cl.Broker(int(node)).Request(ctx, req)
+	kresp, err := node.Request(ctx, req)
 	if err != nil {
 		return noID, err
 	}

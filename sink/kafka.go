@@ -92,7 +92,7 @@ func Open(cfg Config) (*Kafka, error) {
 	}
 	s.brokers = client{produces: s.produces, asks: s.cl}
 	if cfg.TransactionalID != "" {
-		s.tx = &transactions{s: s, coordinator: &txClient{s.cl, cfg.TransactionalID}, id: cfg.TransactionalID, checkpoints: cfg.Checkpoints}
+		s.tx = &transactions{s: s, coordinator: &txClient{cl: s.cl, id: cfg.TransactionalID}, id: cfg.TransactionalID, checkpoints: cfg.Checkpoints}
 	}
 	if cfg.Bury { // so that the topic is there before the first letter
 		s.mu.Lock()

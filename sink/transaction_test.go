@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -315,4 +316,30 @@ func (d *txDriver) dump() {
 		}
 	}
 	d.FailNow()
+}
+
+func TestTheCoordinatorIsAskedForOnceUntilItRefuses(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.NumBrokers(3), kfake.SeedTopics(3, "a"), kfake.SeedTopics(1, "cp"))
+	b := openTx(t, c.ListenAddrs(), new(wire))
+	if err := b.s.Fence(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.s.Begin()
+	var finds atomic.Int32
+	c.ControlKey(kmsg.FindCoordinator.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		finds.Add(1)
+		return nil, nil, false
+	})
+	for round := range uint64(6) {
+		if round == 4 {
+			c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}, Err: kerr.NotCoordinator, Count: 1})
+		}
+		b.send("a", fmt.Sprint(round))
+		b.s.Commit("k", nil)
+		b.committed(round + 1)
+	}
+	if n := finds.Load(); n != 2 {
+		t.Errorf("the coordinator was asked for %d times, want 2: at the first commit, and behind the refusal", n)
+	}
 }
