@@ -60,8 +60,8 @@ type Topics struct {
 	ReplicationFactor int `yaml:"replication_factor" min:"-1" max:"32767" example:"3"`
 }
 
-// A Linger is how long a batch waits for more records while it is not full. 0 is auto: nothing waits, because batches fill
-// while requests are on their way.
+// A Linger is how long a batch waits for more records while it is not full. 0 is auto: a batch waits only while others are on their way, at
+// most for autoLinger.
 type Linger time.Duration
 
 // UnmarshalText reads a duration or "auto".

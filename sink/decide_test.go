@@ -316,6 +316,57 @@ func TestLingerEndsWhenABatchIsFull(t *testing.T) {
 	})
 }
 
+// promptBroker takes every batch, and answers after a fixed time.
+type promptBroker struct {
+	*model
+	answers time.Duration
+	came    []time.Time // requests
+}
+
+func (d *promptBroker) produce(_ context.Context, _ int32, req *request) (kmsg.Response, error) {
+	d.came = append(d.came, time.Now())
+	_ = req.AppendTo(nil)
+	resp := kmsg.NewPtrProduceResponse()
+	for _, t := range req.Topics {
+		rt := kmsg.ProduceResponseTopic{Topic: t.Topic, TopicID: t.TopicID}
+		for _, p := range t.Partitions {
+			rt.Partitions = append(rt.Partitions, kmsg.ProduceResponseTopicPartition{Partition: p.Partition})
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	time.Sleep(d.answers)
+	return resp, nil
+}
+
+func TestARequestWaitsForTheOneBeforeAndNotForLong(t *testing.T) {
+	for answers, want := range map[time.Duration]time.Duration{time.Millisecond: time.Millisecond, 10 * time.Millisecond: autoLinger} {
+		bubble(t, 0, func(t *testing.T, m *model, b *bench, use func(brokers)) {
+			d := &promptBroker{model: m, answers: answers}
+			use(d)
+			b.sendMany(0, 1) // has the topic asked for
+			time.Sleep(time.Second)
+			d.came = nil
+			began := time.Now()
+			for range 10 {
+				b.sendMany(0, 1)
+				time.Sleep(500 * time.Microsecond)
+			}
+			time.Sleep(time.Second)
+			if len(d.came) < 3 || !d.came[0].Equal(began) {
+				t.Fatalf("requests at %v, and the first record was sent at %v", d.came, began)
+			}
+			for i, at := range d.came[1:] {
+				if gap := at.Sub(d.came[i]); gap != want {
+					t.Errorf("with answers after %s: %s between two requests, want %s", answers, gap, want)
+				}
+			}
+			if b.take(); len(b.acked) != 11 {
+				t.Errorf("%d acknowledged", len(b.acked))
+			}
+		})
+	}
+}
+
 // deadBroker is a model whose broker 0 is gone, so each attempt to connect to it takes some time.
 type deadBroker struct{ *model }
 

@@ -20,6 +20,7 @@ type lane struct {
 	wake chan struct{}
 	full chan struct{} // a batch is full, so that no linger is needed
 	press
+	sent time.Time // when the newest request was written; run only
 
 	// Guarded by Kafka.mu.
 	ready  []*partition
@@ -58,7 +59,6 @@ func (l *lane) remove(p *partition) {
 }
 
 func (l *lane) run() {
-	linger := time.Duration(l.s.cfg.Linger)
 	for {
 		select {
 		case <-l.wake:
@@ -69,29 +69,53 @@ func (l *lane) run() {
 		case <-l.full: // of what was sent since
 		default:
 		}
-		if linger > 0 && !l.anyFull() {
-			timer := time.NewTimer(linger)
-			select {
-			case <-timer.C:
-			case <-l.full:
-			case <-l.s.ctx.Done():
-			}
-			timer.Stop()
-		}
+		l.gather()
 		for l.send() {
+			if l.sent = time.Now(); l.s.cfg.Linger == 0 {
+				l.gather()
+			}
 		}
 	}
 }
 
-func (l *lane) anyFull() bool {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	for _, p := range l.ready {
-		if p.isFull() {
-			return true
+// autoLinger is the time from one request to the next while answers are awaited. In a simulation of a broker that takes 0.5 ms for a request,
+// 3,000 events/s had a median delay of 0.9 ms with it, and 2.6 ms without. With 10 ms more for each answer, the 99th percentile was 13 ms
+// instead of 17.
+const autoLinger = 2 * time.Millisecond
+
+// gather lets batches fill before a request. With the linger auto, a request waits only if others are on their way.
+func (l *lane) gather() {
+	linger := time.Duration(l.s.cfg.Linger)
+	auto := linger == 0
+	if auto {
+		linger = autoLinger - time.Since(l.sent)
+	}
+	if linger <= 0 || l.gathered(auto) {
+		return
+	}
+	timer := time.NewTimer(linger)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return
+		case <-l.full:
+			return
+		case <-l.s.ctx.Done():
+			return
+		case <-l.wake: // perhaps by an answer
+			if l.gathered(auto) {
+				return
+			}
 		}
 	}
-	return false
+}
+
+// gathered reports whether there is nothing to wait for.
+func (l *lane) gathered(auto bool) bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return len(l.ready) == 0 || auto && l.flight == 0 || slices.ContainsFunc(l.ready, (*partition).isFull)
 }
 
 // send sends one request, and returns when it is being written, so that the next one comes behind it. false: there is
