@@ -367,6 +367,32 @@ func TestARequestWaitsForTheOneBeforeAndNotForLong(t *testing.T) {
 	}
 }
 
+func TestARecordIsSentWithoutAnAllocation(t *testing.T) {
+	const records = 500
+	to := still(t)
+	to.limit = mostBytes
+	p, s := to.give(0, 1), to.s
+	press, rec := press{compressor: s.compressor}, benchRecord(0, []byte("key"), testenv.Incompressible(300))
+	rec.Topic, rec.Partition = to.name, 0
+	var acks []cdc.Ack
+	n := testing.AllocsPerRun(20, func() {
+		s.mu.Unlock()
+		for range records {
+			s.Send(&rec, cdc.Ticket{})
+		}
+		s.mu.Lock()
+		b := p.next()
+		press.encode(b)
+		p.answered(b, nil, time.Now())
+		s.mu.Unlock()
+		acks = s.Acks(acks[:0])
+		s.mu.Lock()
+	})
+	if len(acks) != records || n > 5 {
+		t.Errorf("%d acknowledged, %v allocations for a batch of %d records", len(acks), n, records)
+	}
+}
+
 // deadBroker is a model whose broker 0 is gone, so each attempt to connect to it takes some time.
 type deadBroker struct{ *model }
 
