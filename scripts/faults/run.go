@@ -206,14 +206,30 @@ func (r *run) begin() {
 		r.launch()
 	}
 	if r.stream == "" { // rows from before the slot would be a question
-		r.waits("a slot in use", func() bool {
-			return r.pg.Value(r, r.dsn, "SELECT count(*) FROM pg_replication_slots WHERE active AND slot_name = '"+r.name+"'") == "1"
-		})
+		r.inUse()
 	}
 	r.recovers()
 	r.write()
 	r.sample()
 	r.flow()
+}
+
+func (r *run) inUse() {
+	r.Helper()
+	r.waits("a slot in use", func() bool {
+		return r.pg.Value(r, r.dsn, "SELECT count(*) FROM pg_replication_slots WHERE active AND slot_name = '"+r.name+"'") == "1"
+	})
+}
+
+// still waits until the consumer has had nothing for a moment, and returns how many records it has.
+func (r *run) still() int {
+	for before := -1; ; time.Sleep(2 * time.Second) {
+		now := r.judge.Arrived()
+		if now == before {
+			return now
+		}
+		before = now
+	}
 }
 
 // write starts the writers.

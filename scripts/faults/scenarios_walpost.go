@@ -88,7 +88,7 @@ func gap(breaks func(*run)) func(*run) {
 		r.gap.Store(true)
 		breaks(r)
 		r.pause(time.Second)
-		was := r.judge.Arrived()
+		was := r.still()
 		p.start()
 		r.waits("a halt", p.isHalted)
 		if more := r.judge.Arrived() - was; more > 0 {
@@ -172,7 +172,8 @@ func snapshot(r *run) {
 		r.tell("kill after %d records", r.judge.Arrived())
 		p.kill()
 	}
-	r.recovers()
+	r.inUse()
+	r.recovers() // with a row that only the stream gives, behind all of the table
 	r.sample()
 	r.flow()
 }
