@@ -70,6 +70,9 @@ func TestADeadlockDelaysTheRetentionLikeABusyTable(t *testing.T) {
 			_, err := tx.Exec(t.Context(), b.named("SELECT FROM @inbox_processed"))
 			return err
 		})
+		if err == nil && len(done.Dropped) == 0 { // the other one held the row of the retention behind the first part
+			done, err = b.db.Retain(t.Context(), inbox.Retention{Keep: 7 * time.Hour})
+		}
 		if err != nil || !slices.Equal(done.Dropped, []int64{1}) {
 			t.Errorf("%+v, %v", done, err)
 		}
