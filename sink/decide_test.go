@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -320,11 +321,24 @@ func TestLingerEndsWhenABatchIsFull(t *testing.T) {
 type promptBroker struct {
 	*model
 	answers time.Duration
-	came    []time.Time // requests
+
+	mu   sync.Mutex
+	came []time.Time // requests
+}
+
+// taken returns when requests came, and forgets them.
+func (d *promptBroker) taken() []time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	came := d.came
+	d.came = nil
+	return came
 }
 
 func (d *promptBroker) produce(_ context.Context, _ int32, req *request) (kmsg.Response, error) {
+	d.mu.Lock()
 	d.came = append(d.came, time.Now())
+	d.mu.Unlock()
 	_ = req.AppendTo(nil)
 	resp := kmsg.NewPtrProduceResponse()
 	for _, t := range req.Topics {
@@ -345,18 +359,19 @@ func TestARequestWaitsForTheOneBeforeAndNotForLong(t *testing.T) {
 			use(d)
 			b.sendMany(0, 1) // has the topic asked for
 			time.Sleep(time.Second)
-			d.came = nil
+			d.taken()
 			began := time.Now()
 			for range 10 {
 				b.sendMany(0, 1)
 				time.Sleep(500 * time.Microsecond)
 			}
 			time.Sleep(time.Second)
-			if len(d.came) < 3 || !d.came[0].Equal(began) {
-				t.Fatalf("requests at %v, and the first record was sent at %v", d.came, began)
+			came := d.taken()
+			if len(came) < 3 || !came[0].Equal(began) {
+				t.Fatalf("requests at %v, and the first record was sent at %v", came, began)
 			}
-			for i, at := range d.came[1:] {
-				if gap := at.Sub(d.came[i]); gap != want {
+			for i, at := range came[1:] {
+				if gap := at.Sub(came[i]); gap != want {
 					t.Errorf("with answers after %s: %s between two requests, want %s", answers, gap, want)
 				}
 			}
