@@ -260,6 +260,7 @@ func TestEventsOfAProducerWithTransactions(t *testing.T) {
 }
 
 func TestWhatGoesWrongIsSaid(t *testing.T) {
+	short.Skip(t, "Postgres")
 	t.Parallel()
 	event := outbox.Event{AggregateType: "order", AggregateID: "1", Type: "t", Payload: 1}
 	for name, c := range map[string]struct {
