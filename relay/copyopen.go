@@ -148,13 +148,10 @@ func (r *opener) planRecover(ctx context.Context, rec *checkpoint.Record) (*chec
 	if err != nil {
 		return nil, err
 	}
-	if now, err := r.newest(ctx); err != nil { // a working relay moves the record and then the slot
+	if moved, err := r.newer(ctx, rec); err != nil { // a working relay moves the record and then the slot
 		return nil, err
-	} else if !records.Same(rec, now.Rec) {
-		if now.Rec == nil || rec == nil || now.Rec.Intended() || rec.Intended() {
-			return nil, errMoved
-		}
-		rec, begun = now.Rec, now.Rec.Copies(checkpoint.OriginRecover)
+	} else if moved != nil {
+		rec, begun = moved, moved.Copies(checkpoint.OriginRecover)
 		later, err := r.look(ctx) // this record can be ahead of where the server was before
 		if err != nil {
 			return nil, err

@@ -122,14 +122,11 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) er
 	if err != nil {
 		// The record was read before the slot was looked at. A working holder moves the record and
 		// then the slot, which is no gap.
-		now, unread := r.newest(ctx)
+		moved, unread := r.newer(ctx, rec)
 		if unread != nil {
 			return unread
 		}
-		if moved := now.Rec; !records.Same(rec, moved) {
-			if moved == nil || rec == nil || moved.Intended() || rec.Intended() {
-				return errMoved
-			}
+		if moved != nil {
 			rec, base = moved, moved
 			if a.start, err = checkpoint.Judge(base, a.found); err != nil {
 				return errMoved
@@ -224,6 +221,19 @@ func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, 
 	}
 	a.Stored = checkpoint.Stored{Rec: next, Older: older, Halts: now.Halts, Skips: now.Skips}
 	return nil
+}
+
+// newer returns the newest record if another process has moved rec on, and nil if rec is the newest. Where a slot is about to be made, it
+// returns errMoved.
+func (r *opener) newer(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
+	now, err := r.newest(ctx)
+	if err != nil || records.Same(rec, now.Rec) {
+		return nil, err
+	}
+	if now.Rec == nil || rec == nil || now.Rec.Intended() || rec.Intended() {
+		return nil, errMoved
+	}
+	return now.Rec, nil
 }
 
 // newest loads what the store has of this relay.
