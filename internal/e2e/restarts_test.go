@@ -16,31 +16,20 @@ func TestRestartsAtWhichDebeziumLostEvents(t *testing.T) {
 	t.Parallel()
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
 	settings := 0
-	begin := func(t *testing.T, window int) (s *setting, w *watch, connect func() *pgx.Conn) {
-		s = newSetting(t, pg, pg.Database(t), kafka)
+	begin := func(t *testing.T, window int) (*setting, *watch) {
+		s := newSetting(t, pg, pg.Database(t), kafka)
 		settings++
 		s.source = fmt.Sprintf(", slot: restarts_%d", settings)
 		s.extra = fmt.Sprintf("delivery: {window: {events: %d}}", window)
-		return s, s.follow(), func() *pgx.Conn {
-			conn, err := pgx.Connect(t.Context(), s.dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = conn.Close(t.Context()) })
-			return conn
-		}
+		return s, s.follow()
 	}
-	exec := func(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
-		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+	insert := func(key string, n int) string {
+		return fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '%s', 'Changed', '{"n": %d}')`, key, n)
 	}
-	const insert = `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', $1, 'Changed', jsonb_build_object('n', $2::int))`
 
 	t.Run("dbz#1554: rows of a COPY share a position", func(t *testing.T) {
-		s, w, connect := begin(t, 5)
-		r, conn, torn := s.startReady(), connect(), 0
+		s, w := begin(t, 5)
+		r, conn, torn := s.startReady(), testenv.Conn(t, s.dsn), 0
 		for try := range 3 {
 			const rows = 500
 			_, err := conn.CopyFrom(t.Context(), pgx.Identifier{"outbox"}, []string{"aggregate_type", "aggregate_id", "event_type", "payload"},
@@ -65,20 +54,19 @@ func TestRestartsAtWhichDebeziumLostEvents(t *testing.T) {
 
 	for _, how := range []string{"stop", "kill"} {
 		t.Run("dbz#51, dbz#76: a transaction is in progress, "+how, func(t *testing.T) {
-			s, w, connect := begin(t, 100)
-			r, open, other := s.startReady(), connect(), connect()
+			s, w := begin(t, 100)
+			r, open := s.startReady(), testenv.Conn(t, s.dsn)
 			for n := range 3 {
-				exec(t, open, "BEGIN")
-				exec(t, open, insert, "open", n+1)
+				testenv.Run(t, open, "BEGIN", insert("open", n+1))
 				w.expect("other")
-				exec(t, other, insert, "other", n+1)
+				pg.Exec(t, s.dsn, insert("other", n+1))
 				eventually(t, patience, "the other event", func() bool { return w.expected() == 0 })
 				if how == "kill" {
 					r.kill()
 				} else {
 					r.stopsClean()
 				}
-				exec(t, open, "COMMIT")
+				testenv.Run(t, open, "COMMIT")
 				r = s.startReady()
 			}
 			s.noLoss(w, patience)
@@ -86,15 +74,14 @@ func TestRestartsAtWhichDebeziumLostEvents(t *testing.T) {
 	}
 
 	t.Run("DBZ-5915, DBZ-6204: a transaction begins where the one before ends", func(t *testing.T) {
-		s, w, connect := begin(t, 100)
-		conn := connect()
+		s, w := begin(t, 100)
 		for n := range 4 {
 			r := s.startReady()
 			w.expect("order")
-			exec(t, conn, insert, "order", 2*n+1)
+			pg.Exec(t, s.dsn, insert("order", 2*n+1))
 			eventually(t, patience, "the event", func() bool { return w.expected() == 0 })
 			r.stopsClean()
-			exec(t, conn, insert, "order", 2*n+2)
+			pg.Exec(t, s.dsn, insert("order", 2*n+2))
 		}
 		s.startReady()
 		s.onceEach(w, time.Minute)
