@@ -121,7 +121,12 @@ func (c *txClient) find(ctx context.Context) (*kgo.Broker, error) {
 	if len(resp.Coordinators) > 0 {
 		node, code = resp.Coordinators[0].NodeID, resp.Coordinators[0].ErrorCode
 	}
-	return c.cl.Broker(int(node)), kerr.ErrorForCode(code)
+	if err := kerr.ErrorForCode(code); err != nil {
+		return nil, err
+	}
+	found := c.cl.Broker(int(node))
+	c.node.Store(found)
+	return found, nil
 }
 
 func (c *txClient) finish(ctx context.Context, id producerID, commit, modern bool) (next producerID, err error) {
@@ -129,7 +134,6 @@ func (c *txClient) finish(ctx context.Context, id producerID, commit, modern boo
 	if err != nil {
 		return noID, err
 	}
-	c.node.Store(node)
 	defer func() {
 		if err != nil {
 			c.node.Store(nil)
