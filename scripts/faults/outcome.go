@@ -29,12 +29,7 @@ func (o *outcome) kept() bool { return len(o.verdict.Broken) == 0 && len(o.failu
 // counts is false for a run that kept its promises without having reached what it is about.
 func (o *outcome) counts() bool { return !o.kept() || len(o.unreached) == 0 }
 
-func (o *outcome) guarantee() string {
-	if o.once {
-		return exactlyOnce
-	}
-	return atLeastOnce
-}
+func (o *outcome) guarantee() string { return guarantee(o.once) }
 
 func (o *outcome) String() string {
 	s := fmt.Sprintf("%s seed %d, %s, Postgres %s: ", o.scenario.name, o.seed, o.guarantee(), o.version)

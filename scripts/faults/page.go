@@ -56,6 +56,13 @@ func writePage(path string, all []outcome) error {
 
 const atLeastOnce, exactlyOnce = "at_least_once", "exactly_once"
 
+func guarantee(once bool) string {
+	if once {
+		return exactlyOnce
+	}
+	return atLeastOnce
+}
+
 func rowsOf(all []outcome) map[string]string {
 	type sums struct {
 		o                        outcome

@@ -140,13 +140,13 @@ func (r *run) walpost() bool { return r.options.relay == "" }
 func (r *run) replace(text string) string {
 	delivery := r.delivery
 	if r.exactlyOnce {
-		delivery += ", guarantee: exactly_once"
+		delivery += ", guarantee: " + exactlyOnce
 	}
 	_, port, _ := strings.Cut(r.toPG.Address(), ":")
 	return strings.NewReplacer(
 		"{config}", filepath.Join(r.dir, "relay.conf"), "{dir}", r.dir, "{name}", r.name, "{slot}", r.name, "{prefix}", r.prefix,
 		"{dsn}", strings.Replace(r.dsn, fmt.Sprintf(":%d/", r.pg.Port()), ":"+port+"/", 1), "{brokers}", r.relayBrokers(),
-		"{window}", strconv.Itoa(r.window), "{guarantee}", map[bool]string{true: "exactly_once", false: "at_least_once"}[r.exactlyOnce],
+		"{window}", strconv.Itoa(r.window), "{guarantee}", guarantee(r.exactlyOnce),
 		"{stream}", cmp.Or(r.stream, "slot: "+r.name+", publication: "+r.name), "{source}", r.source, "{delivery}", delivery, "{extra}", r.extra,
 	).Replace(text)
 }

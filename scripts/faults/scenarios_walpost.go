@@ -141,7 +141,7 @@ func checkpointDamaged(r *run) {
 			bad = bad[:at]
 		}
 		r.must(os.WriteFile(file, bad, 0o600))
-		was, said := r.judge.Arrived(), len(p.text())
+		was, said := r.still(), len(p.text())
 		p.start()
 		refused := func() bool { return p.isHalted() || strings.Contains(p.text()[said:], file) }
 		r.waits("a halt", func() bool { return refused() || r.judge.Arrived() > was+50 })
