@@ -588,7 +588,8 @@ func logWaitsForAnother(t *testing.T, w *world) {
 	b.fence()
 	b.append(1)
 	b.all()
-	other, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.TransactionalID("other-"+w.topic), kgo.DefaultProduceTopic(w.topic))
+	other, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.TransactionalID("other-"+w.topic),
+		kgo.TransactionTimeout(2*patience), kgo.DefaultProduceTopic(w.topic))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -600,8 +601,8 @@ func logWaitsForAnother(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	b.append(1)
-	b.all() // which is not held up
-	b.patience = 500 * time.Millisecond
+	b.all()                      // which is not held up
+	b.patience = 3 * time.Second // longer than the wait of a fetch
 	waitFor(t, func() bool {
 		at, err := b.Read(t.Context(), 0, every)
 		if err == nil || !fault.Retryable(err) || at.Next > 1 {

@@ -113,7 +113,8 @@ func kafkaStoreStories(t *testing.T, w *world) {
 	loads(t, w.store(t), "shop/2", "\x00\xff") // another process
 	short.SkipSlow(t)
 	// An open transaction in front of the end, which is somebody else's, makes a read wait, and not come back with less.
-	tx, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.TransactionalID(w.topic), kgo.DefaultProduceTopic(w.topic))
+	tx, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.TransactionalID(w.topic), kgo.TransactionTimeout(2*patience),
+		kgo.DefaultProduceTopic(w.topic))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func kafkaStoreStories(t *testing.T, w *world) {
 		if err := tx.ProduceSync(patient(t), &kgo.Record{Key: []byte("n/1"), Value: fmt.Append(nil, bool(how))}).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
-		s.log.patience = 500 * time.Millisecond
+		s.log.patience = 3 * time.Second // longer than the wait of a fetch
 		waitFor(t, func() bool {
 			got, err := s.Load(patient(t), "n")
 			if err == nil || !fault.Retryable(err) {
@@ -156,8 +157,9 @@ func kafkaStoreStories(t *testing.T, w *world) {
 	}
 	// A topic that somebody deletes under a running relay is made again, and takes checkpoints again. One that somebody makes again is
 	// another one, where nothing of the former one counts.
+	was := w.id(t)
 	w.deleteTopic(t)
-	waitFor(t, func() bool { // the first Saves may still reach the former topic
+	waitFor(t, func() bool { // the first Saves may still reach the former topic, also whole
 		short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		err := s.Save(short, "n/1", []byte("z"))
@@ -165,7 +167,7 @@ func kafkaStoreStories(t *testing.T, w *world) {
 			t.Fatal(err)
 		}
 		got, unread := s.Load(patient(t), "n")
-		return err == nil && unread == nil && string(got["n/1"]) == "z"
+		return err == nil && unread == nil && string(got["n/1"]) == "z" && w.id(t) != was && w.id(t) != [16]byte{}
 	})
 	w.deleteTopic(t)
 	if got, err := s.Load(patient(t), "n"); err == nil && len(got) == 0 {
@@ -312,7 +314,7 @@ func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
 	w := fakeWorld(t, nil)
 	s := w.store(t)
 	save(t, s, "n/1", "x")
-	s.log.patience = time.Second
+	s.log.patience = 3 * time.Second
 	h := w.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: w.topic, Err: kerr.NotLeaderForPartition, Count: -1})
 	if got, err := s.Load(patient(t), "n"); err == nil || !fault.Retryable(err) || !errors.Is(err, kerr.NotLeaderForPartition) {
 		t.Errorf("load: %v, %v", got, err)
@@ -338,8 +340,8 @@ func TestALoadTakesAsLongAsItNeeds(t *testing.T) {
 	for i := range 10 { // large records, so that the topic takes several fetches
 		save(t, s, "n/1", fmt.Sprint(i, " ", strings.Repeat("x", 400_000)))
 	}
-	const delay = 300 * time.Millisecond
-	s.log.patience = time.Second
+	const delay = 900 * time.Millisecond
+	s.log.patience = 3 * time.Second
 	var fetches atomic.Int32
 	w.fake.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
 		w.fake.KeepControl()

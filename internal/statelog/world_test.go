@@ -163,6 +163,16 @@ func (w *world) settings(t testing.TB, names ...string) map[string]string {
 	return is.Settings
 }
 
+// id is that of the topic, or zero when there is none.
+func (w *world) id(t testing.TB) [16]byte {
+	t.Helper()
+	is, err := kafka.DescribeTopic(patient(t), w.cl, w.topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return is.ID
+}
+
 // set changes a setting of the topic, and waits until the brokers have it.
 func (w *world) set(t testing.TB, key, value string) {
 	t.Helper()
