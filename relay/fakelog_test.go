@@ -131,7 +131,7 @@ func (f *fakeLog) sleep(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-ctx.Done():
 		return false
-	case <-time.After(d):
+	case <-after(d):
 		return true
 	}
 }

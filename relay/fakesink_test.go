@@ -89,12 +89,23 @@ func (s *fakeSink) delay(limit time.Duration) time.Duration {
 	return time.Duration(s.rng.Int64N(int64(limit) + 1))
 }
 
+// after is time.After for a d that can be 0. With the race detector, two goroutines of a bubble crash Go 1.26 when both receive from a timer
+// that has come due without a goroutine waiting: they run it with the one race context of the bubble's timers, at once.
+func after(d time.Duration) <-chan time.Time {
+	if d > 0 {
+		return time.After(d)
+	}
+	due := make(chan time.Time, 1)
+	due <- time.Now()
+	return due
+}
+
 // sleep says whether the sink is still open afterwards.
 func (s *fakeSink) sleep(d time.Duration) bool {
 	select {
 	case <-s.stop:
 		return false
-	case <-time.After(d):
+	case <-after(d):
 		return true
 	}
 }
@@ -378,7 +389,7 @@ func (s *fakeStore) enter(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(d):
+	case <-after(d):
 		return nil
 	}
 }

@@ -128,7 +128,7 @@ func (s *fakeTx) Fence(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(d):
+		case <-after(d):
 		}
 		w.mu.Lock()
 		if s.p.dead {
