@@ -94,9 +94,8 @@ const (
 
 // DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.
 type DeliveryConfig struct {
-	// With `exactly_once`, events and the checkpoint are in one Kafka transaction, so that a consumer
-	// that reads `read_committed` gets each event once. See
-	// [guarantees.md](guarantees.md#exactly-once).
+	// With `exactly_once`, events and the checkpoint are in one Kafka transaction, so that a
+	// `read_committed` consumer gets each event once. See [guarantees.md](guarantees.md#exactly-once).
 	Guarantee string `yaml:"guarantee" words:"at_least_once|exactly_once"`
 	// Bounds the memory, and what a crash can repeat.
 	Window relay.Window `yaml:"window"`

@@ -104,7 +104,7 @@ type Records struct {
 	// Steps that change every record's headers, in this order: `{insert: name, value: text}` or `drop:
 	// [name]`. The header `id` can't be changed.
 	Headers []HeaderStep `yaml:"headers" example:"[{insert: source, value: shop}]"`
-	// Stands for a large value that an update did not send.
+	// Replaces a large value that an update did not send.
 	UnavailableValue string `yaml:"unavailable.value.placeholder" example:"__debezium_unavailable_value"`
 }
 

@@ -15,8 +15,8 @@ import (
 func validateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate",
-		Short: "checks whether a configuration is valid, without any connection",
-		Long: `validate reads the configuration as run does, without any connection. It prints each problem with its
+		Short: "checks whether a configuration is valid, without connecting",
+		Long: `validate reads the configuration as run does, without connecting. It prints each problem with its
 place in the file, and exits with 2 if there is a problem. The files and variables that the
 configuration names must exist.`,
 		Example: `  walpost config validate --config walpost.yaml`,

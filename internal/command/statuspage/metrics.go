@@ -135,7 +135,7 @@ var (
 	slotXmin       = desc("walpost_slot_catalog_xmin_age", "Transactions since the slot's catalog_xmin, which keeps vacuum from removing catalog rows.", ofSlot...)
 	slotSpill      = desc("walpost_slot_spill_bytes_total", "Bytes that decoding large transactions wrote to the server's disk.", ofSlot...)
 	clockSkew      = desc("walpost_clock_skew_seconds", "The database's clock minus this machine's clock.")
-	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot or the polled table was last read; 0 before.")
+	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot or the polled table was last read; 0 if never.")
 
 	events      = desc("walpost_events_total", "Events acknowledged by the brokers.", "topic")
 	commitToAck = desc("walpost_commit_to_ack_seconds", "Latency from commit to acknowledgement.")
@@ -145,10 +145,10 @@ var (
 	windowFull  = desc("walpost_window_full_seconds_total", "How long the window was full.")
 	sessions    = desc("walpost_sessions_total", "Sessions with the database, by how they ended.", "ended")
 	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic.", "reason")
-	parkedKeys  = desc("walpost_parked_keys", "Parked keys; 0 before the process has held the slot.")
+	parkedKeys  = desc("walpost_parked_keys", "Parked keys; 0 until the process has held the slot.")
 	parkedNow   = desc("walpost_parked_events", "Events of parked keys that wait for a release.")
 	parkedAge   = desc("walpost_parked_oldest_seconds", "Age of the oldest parked event, 0 if none.")
-	abandoned   = desc("walpost_topics_abandoned_total", "Partitions that gave up their producer id after an answer was lost. Events may be delivered twice.")
+	abandoned   = desc("walpost_topics_abandoned_total", "Partitions that gave up their producer id after a response was lost. Events may be delivered twice.")
 	skipped     = desc("walpost_events_skipped_total", "Events skipped by walpost skip.")
 	remarks     = desc("walpost_remarks_total", "What the router ignored, by kind.", "what")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as on /readyz.")
@@ -156,7 +156,7 @@ var (
 
 	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows that were deleted or archived.")
 	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions that were created in advance, or dropped.", "done")
-	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When the cleanup last succeeded; 0 before.")
+	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When the cleanup last succeeded; 0 if never.")
 
 	breakerIs = desc("walpost_breaker_state", "1 for the breaker's state, 0 for the others: armed, tripped (past monitor.retained_critical or monitor.breaker_forecast) or dropped (the slot is dropped).",
 		"slot", "database", "state")
