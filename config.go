@@ -27,7 +27,7 @@ import (
 // not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
 type Config struct {
 	// The key of the checkpoint, by default `<database>.<slot>`, or `<database>.<schema>.<table>` when
-	// polling. Relays that share a topic of checkpoints or parked events need different names; the two
+	// polling. Relays that share a topic for checkpoints or parked events need different names; the two
 	// processes of a hot standby share one. Before changing it, even by choosing another slot, release
 	// or drop parked keys.
 	Name string `yaml:"name" pattern:"^[^/ \\t\\n]{0,200}$" want:"at most 200 characters without spaces or slashes" example:"shop.walpost"`
@@ -51,9 +51,9 @@ type Config struct {
 
 	// How long a stop waits for acknowledgements.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace" min:"0s" max:"1h" example:"30s"`
-	// How long a halted relay stays visible before it exits with 3; with `forever`, until SIGTERM.
-	// Meanwhile, or within `shutdown_grace` if that's longer, it delivers what it read before a bad
-	// event.
+	// How long a halted relay stays visible before it exits with code 3; with `forever`, until
+	// SIGTERM. Meanwhile, or within `shutdown_grace` if that's longer, it delivers what it read before
+	// a bad event.
 	HaltLinger Linger `yaml:"halt_linger" words:"forever" min:"0s" example:"10m"`
 
 	// AcceptGap is the token of the one gap that Run may continue after. The refusal of the gap
@@ -79,7 +79,7 @@ type Config struct {
 // SourceConfig says what is read. Kind says whether the WAL is read, or the table by SQL (poll). What is about the slot and the
 // publication in replication.Config is for the WAL only.
 type SourceConfig struct {
-	// Read the WAL, or [poll](polling.md) the table by SQL.
+	// Read the WAL, or [poll](polling.md) the table with SQL.
 	Kind               string `yaml:"kind" words:"wal|poll"`
 	replication.Config `yaml:",inline"`
 	// Only with `source.kind: poll`: see [polling-reference.md](polling-reference.md).

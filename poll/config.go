@@ -37,7 +37,7 @@ type Config struct {
 	Strategy string `yaml:"strategy" words:"cursor|claim|delete"`
 	// How often walpost polls while there are no new rows.
 	Interval time.Duration `yaml:"interval" min:"5ms" max:"1h" example:"1s"`
-	// A column `xid8 NOT NULL DEFAULT pg_current_xact_id()`, for the strategy `cursor`.
+	// A column `xid8 NOT NULL DEFAULT pg_current_xact_id()`, for the `cursor` strategy.
 	XIDColumn string `yaml:"xid_column" example:"xid"`
 	// With `claim` and `delete`: how long a worker's claim on rows lasts unless renewed.
 	Lease time.Duration `yaml:"lease" min:"5s" max:"1h" example:"30s"`

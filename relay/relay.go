@@ -61,9 +61,9 @@ type Config struct {
 
 // Window bounds what may be in flight. Each bound may be exceeded by one record.
 type Window struct {
-	// The most events in flight.
+	// Maximum events in flight.
 	Events int `yaml:"events" min:"1" max:"10000000" example:"20000"`
-	// The most bytes in flight.
+	// Maximum bytes in flight.
 	Bytes size.Bytes `yaml:"bytes" min:"1KiB" max:"64GiB" example:"128MiB"`
 }
 

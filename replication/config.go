@@ -33,7 +33,7 @@ type Config struct {
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/pg"`
 	// A program and its arguments. It runs for every connection, and prints the password.
 	PasswordCommand []string `yaml:"password_command" example:"[/usr/local/bin/pg-token, --user, walpost]"`
-	// Log in with a token of Amazon RDS, signed for every connection. See
+	// Log in with an Amazon RDS token, signed for every connection. See
 	// [cloud-postgres.md](cloud-postgres.md#amazon-rds).
 	RDSIAM bool `yaml:"rds_iam"`
 
@@ -43,9 +43,9 @@ type Config struct {
 	Tables []string `yaml:"tables" example:"[public.outbox, sales.outbox]"`
 	// [Logical messages](write-events.md) as events.
 	Messages logicalmsg.Config `yaml:"messages"`
-	// The replication slot. Each relay of a server needs its own.
+	// The replication slot. Each relay on a server needs its own.
 	Slot string `yaml:"slot" pattern:"^[a-z0-9_]{1,63}$" want:"1 to 63 of a-z, 0-9 and _" example:"shop_outbox"`
-	// The publication. Each relay of a database needs its own.
+	// The publication. Each relay on a database needs its own.
 	Publication string `yaml:"publication" example:"shop_outbox"`
 	// The operations of the publication that walpost creates. With `update`, a row whose primary key changes is
 	// published again, as in Debezium.
@@ -57,7 +57,7 @@ type Config struct {
 	// first start if there are rows. `never` also gives up an unfinished snapshot, and lets
 	// `walpost setup --make-slot` leave the rows out. See [backfill.md](backfill.md).
 	Snapshot string `yaml:"snapshot" words:"|never|initial" pattern:"^(never|initial|after [0-9]+/[0-9]+)?$" example:"after 7391234567890123456/4242"`
-	// A column that grows with each row, such as an identity. It orders rows that are read from the
+	// A column whose values increase, such as an identity. It orders rows that are read from the
 	// table if the server keeps no commit times, and rows from one statement.
 	OrderColumn string `yaml:"order_column" example:"id"`
 	// The column with a row's time, for the cleanup, and for `recover` if the server keeps no commit
@@ -65,8 +65,8 @@ type Config struct {
 	TimeColumn string `yaml:"time_column" example:"created_at"`
 	// Create a slot that survives a failover. Needs Postgres 17.
 	Failover bool `yaml:"failover"`
-	// Let keepalives advance an idle slot. `false` is for forks of Postgres whose keepalives run ahead
-	// of the data.
+	// Let keepalives advance an idle slot. `false` is for Postgres forks whose keepalives run ahead of
+	// the data.
 	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.

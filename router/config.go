@@ -44,8 +44,8 @@ type Options struct {
 	// `header`, `envelope` or `partition`, with an optional alias, or walpost's own `headers`: each
 	// field of a JSON object becomes a header.
 	AdditionalPlacement string `yaml:"table.fields.additional.placement" example:"event_type:header:eventType,headers:headers"`
-	// What happens if an additional column is missing. Without the column of the placement `headers`,
-	// rows always go without such headers.
+	// What happens if an additional column is missing. A missing column of the placement `headers` is
+	// never an error.
 	AdditionalMissing string `yaml:"table.field.additional.missing" words:"error|ignore" fold:"true"`
 	// The column that decides the topic. By default `aggregate_type` or `aggregatetype`, whichever the
 	// table has.

@@ -54,9 +54,9 @@ type Config struct {
 type Topics struct {
 	// Create missing topics. Otherwise walpost waits for them.
 	Create bool `yaml:"create"`
-	// The partitions of a created topic. -1: the broker decides.
+	// The partition count of a created topic. -1: the broker decides.
 	Partitions int `yaml:"partitions" min:"-1" max:"2147483647" example:"12"`
-	// The replicas of a created topic. -1: the broker decides.
+	// The replication factor of a created topic. -1: the broker decides.
 	ReplicationFactor int `yaml:"replication_factor" min:"-1" max:"32767" example:"3"`
 }
 

@@ -16,12 +16,12 @@ type Config struct {
 	RetainedWarn size.Bytes `yaml:"retained_warn" min:"1" example:"5GiB" reload:"true"`
 	// Report the slot as at risk when it retains this much WAL.
 	RetainedCritical size.Bytes `yaml:"retained_critical" min:"1" example:"50GiB" reload:"true"`
-	// How large `pg_wal` may become; `0` is unknown. Without `max_slot_wal_keep_size` on the server,
+	// How large `pg_wal` may become; `0` means unknown. Without `max_slot_wal_keep_size` on the server,
 	// the forecast needs it.
 	WALDiskSize size.Bytes `yaml:"wal_disk_size" words:"0" min:"64MiB" example:"100GiB" reload:"true"`
 	// What happens when the slot retains `monitor.retained_critical`, or when
-	// `monitor.breaker_forecast` trips it. `stop_and_drop_slot` stops delivery and drops the slot,
-	// even a halted relay's, to save the database's disk. Run [`walpost recover`](backfill.md)
+	// `monitor.breaker_forecast` trips the breaker. `stop_and_drop_slot` stops delivery and drops the
+	// slot, even a halted relay's, to save the database's disk. Run [`walpost recover`](backfill.md)
 	// afterwards.
 	Breaker string `yaml:"breaker" words:"none|alert|stop_and_drop_slot"`
 	// Trip the breaker when `monitor.wal_disk_size`, which must be set, will be used up within this

@@ -34,7 +34,7 @@ type fileConfig struct {
 }
 
 type logConfig struct {
-	// The least severe lines to log.
+	// The lowest level to log.
 	Level string `yaml:"level" words:"debug|info|warn|error" reload:"true"`
 	// JSON, or text for people.
 	Format string `yaml:"format" words:"json|console"`

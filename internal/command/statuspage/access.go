@@ -13,7 +13,7 @@ import (
 
 // TLS names PEM files, which are read again for every connection: a renewed certificate needs no restart.
 type TLS struct {
-	// A PEM file with the certificate, and those between it and its authority.
+	// A PEM file with the certificate and its intermediates.
 	CertFile string `yaml:"cert_file" example:"/etc/walpost/http.pem"`
 	// A PEM file with the certificate's key.
 	KeyFile string `yaml:"key_file" example:"/etc/walpost/http.key"`
