@@ -21,8 +21,7 @@ type Config struct {
 
 	// The records' compression.
 	Compression string `yaml:"compression" words:"|none|gzip|snappy|lz4|zstd"`
-	// How long a batch waits for more records. With `auto`, batches fill while requests are on their
-	// way.
+	// How long a batch waits for more records. With `auto`, batches fill while requests are in flight.
 	Linger Linger `yaml:"linger" words:"auto" min:"0s" max:"10s" example:"5ms"`
 	// What to do about missing topics.
 	Topics Topics `yaml:"topics"`

@@ -21,7 +21,7 @@ type scenario struct {
 
 // The promises of the table. Everywhere nothing is lost, invented or out of order, and a duplicate is the same record again.
 const (
-	afterCrash = "repeats a window and what lacks a checkpoint"
+	afterCrash = "repeats a window, and what has no checkpoint yet"
 	noRepeat   = "no duplicates"
 	halts      = "halts, recover closes the gap"
 	refuses    = "refuses it, delivers nothing"
