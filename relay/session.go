@@ -29,7 +29,7 @@ type attempt struct {
 	checkpoint.Stored              // Rec is written by this attempt, and durable
 	own               bool         // this process wrote the record before Rec, so nobody held the slot since
 	gap               bool         // a gap was accepted
-	fenced            bool         // Committer.Fence was called, and so own is false
+	fenced            bool         // Committer.Fence was called, perhaps by a try before, and so own is false
 
 	// epoch is the one that this attempt took, 0 for none. It can be set beside err. Then the
 	// record may be durable or not.
@@ -72,12 +72,14 @@ var errMoved = errors.New("another process moved the checkpoint while this proce
 // first read it. So the attempt reads the record once more when it holds the slot. Only then it
 // writes the next epoch. A former holder that wakes up later writes where nobody looks.
 func (r *opener) open(ctx context.Context, inUse func(why string)) attempt {
+	fenced := false
 	for r.certain = false; ; {
-		var a attempt
+		a := attempt{fenced: fenced}
 		if a.err = r.try(ctx, &a, inUse); a.err != nil {
 			sessions.Close(ctx, a.sess)
 			a.sess = nil
 		}
+		fenced = a.fenced
 		if r.peeked && (fault.NeedsPerson(a.err) || fault.Misconfigured(a.err)) && ctx.Err() == nil { // perhaps of an older record only
 			r.certain = true
 			continue
