@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -16,8 +17,9 @@ import (
 // Debezium runs cases on the real thing, each as a connector of one worker. Its brokers must make topics that are produced to, of
 // three partitions.
 type Debezium struct {
-	Worker  *ConnectWorker
-	Brokers []string
+	Worker   *ConnectWorker
+	Brokers  []string
+	Registry *registry
 }
 
 // none takes an option of Base away, so that Debezium's default holds.
@@ -42,11 +44,19 @@ func (c *Case) Base(p *Place, slot string) (map[string]string, error) {
 		"extended.headers.enabled":    "false",
 	})
 	for _, o := range c.Config {
-		if config[o.Key] = o.Value; o.Value == none {
+		if config[o.Key] = strings.Replace(o.Value, registryName, p.Registry, 1); o.Value == none {
 			delete(config, o.Key)
 		}
 	}
 	return config, nil
+}
+
+// registryName stands for the schema registry's host:port in the options of a case.
+const registryName = "(registry)"
+
+// registered reports whether a case needs a schema registry.
+func (c *Case) registered() bool {
+	return slices.ContainsFunc(c.Config, func(o Option) bool { return strings.Contains(o.Value, registryName) })
 }
 
 // apart are further options that keep connectors apart that run on one Kafka: behind the EventRouter every topic gets the case's name in
@@ -131,7 +141,10 @@ func (d *Debezium) Run(ctx context.Context, c *Case, p *Place, slot string) (o O
 	if err := deleteTopics(ctx, d.Brokers, topics); err != nil {
 		return o, fmt.Errorf("delete topics: %w", err)
 	}
-	return o, nil
+	if c.registered() {
+		err = d.Registry.tell(ctx, &o, name+".", ".message-")
+	}
+	return o, err
 }
 
 // atEnd waits until the connector has stored an offset that is of the last message: everything before it is acknowledged then.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"regexp"
 	"slices"
@@ -18,6 +19,9 @@ type Outcome struct {
 	Records []Record
 	Failure string // why it ended, "" if it did not
 	AtStart bool   // it was refused before it read anything
+
+	Schemas  map[uint32]string // the text of each schema that the records name by its id; nil without a registry
+	Subjects []string          // "subject version schema" of each schema that was registered
 }
 
 // A Record is one as a broker keeps it.
@@ -47,6 +51,7 @@ type Header struct {
 //   - [B@1b2c3d, which is how Java prints an array of bytes that a struct holds, is an address: "[B@(address)". The partition of a
 //     record with such a key is "any" too.
 //   - The position, the transaction, the database and the times in the record of a logical message are named.
+//   - The id of a registered schema is the schema's text. The partition of a record with such a key is "any", too.
 //   - The UUID in the header __debezium.context.runId is "(run)", the same in all records of a run or else "(another run)".
 func (o *Outcome) String() string { return o.render(true) }
 
@@ -54,7 +59,7 @@ func (o *Outcome) render(withFailure bool) string {
 	rows := make([]row, 0, len(o.Records))
 	run := ""
 	for i := range o.Records {
-		rows = append(rows, o.Records[i].row(&run))
+		rows = append(rows, o.Records[i].row(&run, o.Schemas))
 	}
 	slices.SortStableFunc(rows, func(a, b row) int {
 		c := cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.part, b.part))
@@ -69,6 +74,12 @@ func (o *Outcome) render(withFailure bool) string {
 			b.WriteByte('\n')
 		}
 		fmt.Fprintf(&b, "topic %s\npartition %s\n%s", quote([]byte(rows[i].Topic)), rows[i].part, rows[i].text)
+	}
+	for i, s := range o.Subjects {
+		if i == 0 && len(rows) > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "subject %s\n", s)
 	}
 	if o.Failure != "" && withFailure {
 		if len(rows) > 0 {
@@ -92,9 +103,10 @@ const runHeader = "__debezium.context.runId"
 
 var uuids = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-func (r *Record) row(run *string) row {
+func (r *Record) row(run *string, schemas map[uint32]string) row {
 	part := strconv.Itoa(int(r.Partition))
-	if r.Key == nil || addresses.Match(r.Key) {
+	key, byID := framed(r.Key, schemas)
+	if r.Key == nil || byID || addresses.Match(r.Key) {
 		part = "any"
 	}
 	var b strings.Builder
@@ -102,7 +114,7 @@ func (r *Record) row(run *string) row {
 	if d := time.Since(r.Time); d > time.Hour || d < -time.Hour {
 		stamp = strconv.FormatInt(r.Time.UnixMilli(), 10)
 	}
-	fmt.Fprintf(&b, "timestamp %s\nkey %s\n", stamp, quote(withoutAddress(r.Key)))
+	fmt.Fprintf(&b, "timestamp %s\nkey %s\n", stamp, key)
 	for _, h := range r.Headers {
 		value := h.Value
 		if h.Key == runHeader {
@@ -123,8 +135,19 @@ func (r *Record) row(run *string) row {
 		}
 		fmt.Fprintf(&b, "header %s %s\n", key, quote(value))
 	}
-	fmt.Fprintf(&b, "value %s\n", quote(withoutOrigin(withoutAddress(r.Value))))
+	value, _ := framed(r.Value, schemas)
+	fmt.Fprintf(&b, "value %s\n", value)
 	return row{Record: r, part: part, text: b.String()}
+}
+
+// framed shows a key or a value: one in Confluent's wire format as its schema and the bytes behind the id.
+func framed(b []byte, schemas map[uint32]string) (text string, byID bool) {
+	if len(b) >= 5 && b[0] == 0 {
+		if schema, ok := schemas[binary.BigEndian.Uint32(b[1:])]; ok {
+			return schema + " " + strconv.Quote(string(b[5:])), true
+		}
+	}
+	return quote(withoutOrigin(withoutAddress(b))), false
 }
 
 var addresses = regexp.MustCompile(`\[B@[0-9a-f]{4,8}\b`)

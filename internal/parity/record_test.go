@@ -33,6 +33,7 @@ const caseTime = time.Minute
 type oracle struct {
 	kafka    *testenv.KafkaCluster
 	worker   *ConnectWorker
+	registry *registry
 	database []string // one for each case that runs
 }
 
@@ -70,6 +71,7 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := startOracle(t)
+	o.registry = &registry{address: testenv.Registry(t)}
 	var mu sync.Mutex
 	done, changed := 0, 0
 	next := make(chan *Case)
@@ -129,7 +131,8 @@ func (o *oracle) debezium(ctx context.Context, c *Case, dsn string, place int) (
 		return "", err
 	}
 	defer func() { err = errors.Join(err, p.Leave(context.WithoutCancel(ctx))) }()
-	d := Debezium{Worker: o.worker, Brokers: o.kafka.Brokers()}
+	p.Registry = o.registry.address
+	d := Debezium{Worker: o.worker, Brokers: o.kafka.Brokers(), Registry: o.registry}
 	got, err := d.Run(ctx, c, p, p.Slots[0])
 	return got.String(), err
 }

@@ -18,6 +18,7 @@ type Place struct {
 	Publication string
 	Slots       []string
 	End         uint64 // LSN behind everything
+	Registry    string // host:port; "" without a registry
 }
 
 // Tables returns the tables of a case, schema.table without quotes: those of table.include.list, which must name them plainly.
