@@ -22,6 +22,8 @@ type Config struct {
 	// Database. If it is not set, messages are routed like rows.
 	DebeziumMessages bool
 	Database         string
+	// Registry is needed if Registered.
+	Registry Registry
 
 	Options
 	Records
@@ -77,9 +79,9 @@ type Options struct {
 // become bytes: those of Debezium's Postgres connector and of Kafka Connect's converters.
 type Records struct {
 	// The key's converter.
-	Key DelegatingConverter `yaml:"key.converter" words:"string|json|bytes|binary"`
+	Key DelegatingConverter `yaml:"key.converter" words:"string|json|bytes|binary|avro"`
 	// The value's converter.
-	Value DelegatingConverter `yaml:"value.converter" words:"string|json|bytes|binary"`
+	Value DelegatingConverter `yaml:"value.converter" words:"string|json|bytes|binary|avro"`
 	// The headers' converter.
 	Header Converter `yaml:"header.converter" words:"simple|string|json"`
 
@@ -120,7 +122,7 @@ func DefaultConfig() Config {
 			JSONNull: "ignore", JSONEmptyArray: "ignore", JSONFieldNames: "none",
 		},
 		Records: Records{
-			Key: DelegatingConverter{text, json}, Value: DelegatingConverter{text, json}, Header: simple,
+			Key: DelegatingConverter{text, json, true, false, "topic"}, Value: DelegatingConverter{text, json, true, false, "topic"}, Header: simple,
 			TimePrecision: "adaptive", Decimal: "precise", Binary: "bytes", Interval: "numeric", HStore: "json",
 			Headers: []HeaderStep{}, SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
 		},

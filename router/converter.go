@@ -25,6 +25,35 @@ type DelegatingConverter struct {
 	Converter `suffix:""`
 	// With the converter `binary`: the converter of values that aren't bytes.
 	Delegate Converter `suffix:".delegate.converter.type" words:"|string|json|bytes"`
+	// With the converter `avro`: register a schema that the registry doesn't have. Otherwise walpost waits
+	// until somebody registers it.
+	AutoRegister bool `suffix:".auto.register.schemas"`
+	// With the converter `avro`, without `auto.register.schemas`: use the subject's latest version, whose
+	// encoding must be the same.
+	UseLatest bool `suffix:".use.latest.version"`
+	// With the converter `avro`: what a subject is named after.
+	Subjects string `suffix:".subject.name.strategy" words:"topic|record|topic_record"`
+}
+
+// A Registry gives the ids of schemas. Its error is what Route returns, in place of a *RowError.
+type Registry interface {
+	// SchemaID returns the id of an Avro schema in a subject. With register, it registers the schema.
+	// Otherwise with latest, it is the id of the subject's latest version.
+	SchemaID(subject, schema string, register, latest bool) (uint32, error)
+}
+
+// awaited is a Registry that keeps its error for Route, because a converter's error is about the row.
+type awaited struct {
+	Registry
+	err error
+}
+
+func (a *awaited) SchemaID(subject, schema string, register, latest bool) (uint32, error) {
+	id, err := a.Registry.SchemaID(subject, schema, register, latest)
+	if err != nil {
+		a.err = err
+	}
+	return id, err
 }
 
 // validate adds what is wrong. Options of a converter that was not chosen would do nothing.
@@ -41,18 +70,29 @@ func (c *DelegatingConverter) validate(ps *conf.Problems, option string) {
 		ps.Add(option, conf.Contradicts, "a converter other than binary", c.Delegate.Name)
 	}
 	c.Delegate.validate(ps, option)
+	if c.Name != "avro" && (!c.AutoRegister || c.UseLatest || c.Subjects != "topic") {
+		ps.Add(strings.TrimSuffix(option, ".delegate.converter.type"), conf.MustBe, "avro if auto.register.schemas, use.latest.version or subject.name.strategy is set", c.Name)
+	}
+	if c.AutoRegister && c.UseLatest {
+		ps.Add(strings.TrimSuffix(option, "delegate.converter.type")+"use.latest.version", conf.Contradicts, "auto.register.schemas, which registers the schema of each record", nil)
+	}
 }
 
 // schemas reports whether the converter writes schemas.
 func (c *Converter) schemas() bool { return c.Name == "json" && c.Schemas }
 
 // schemas reports whether the converter writes schemas for values that are not bytes.
-func (c *DelegatingConverter) schemas() bool { return c.Converter.schemas() || c.Delegate.schemas() }
+func (c *DelegatingConverter) schemas() bool {
+	return c.Name == "avro" || c.Converter.schemas() || c.Delegate.schemas()
+}
 
 // text reports whether the converter writes a value that is not bytes as Java's toString does.
 func (c *DelegatingConverter) text() bool { return c.Name == "string" || c.Delegate.Name == "string" }
 
-func (c *DelegatingConverter) make() connect.Converter {
+func (c *DelegatingConverter) make(key bool, registry connect.Registry) connect.Converter {
+	if c.Name == "avro" {
+		return connect.NewAvro(connect.AvroOptions{Registry: registry, Key: key, Subjects: c.Subjects, Register: c.AutoRegister, Latest: c.UseLatest})
+	}
 	if c.Name == "binary" && c.Delegate.Name != "" {
 		return connect.NewBinary(c.Delegate.make())
 	}
@@ -78,6 +118,9 @@ func (c *Converter) make() connect.Converter {
 // converters must be used by one goroutine at a time, because they remember schemas.
 type converters struct{ key, value, header connect.Converter }
 
-func (c *Config) converters() converters {
-	return converters{key: c.Key.make(), value: c.Value.make(), header: c.Header.make()}
+func (c *Config) converters(registry connect.Registry) converters {
+	return converters{key: c.Key.make(true, registry), value: c.Value.make(false, registry), header: c.Header.make()}
 }
+
+// Registered reports whether a converter needs a schema registry.
+func (r *Records) Registered() bool { return r.Key.Name == "avro" || r.Value.Name == "avro" }

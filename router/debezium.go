@@ -70,7 +70,7 @@ func (r *Router) newDebeziumMessages() *debeziumMessages {
 		}
 		m.topic = renamed
 	}
-	convs := r.cfg.converters()
+	convs := r.cfg.converters(r.registry)
 	for _, c := range []struct {
 		option string
 		conv   connect.Converter

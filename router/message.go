@@ -36,7 +36,7 @@ func (r *Router) CheckMessages(prefix string) error {
 		return nil
 	}
 	rel, _ := r.messageColumns(cdc.Messages(prefix).Name)
-	if p := r.makePlan(rel, r.cfg.converters()); len(p.problems) > 0 {
+	if p := r.makePlan(rel, r.cfg.converters(r.registry)); len(p.problems) > 0 {
 		return fmt.Errorf("source.messages: %s", conf.Lines(p.problems))
 	}
 	return nil

@@ -31,7 +31,7 @@ type plan struct {
 // has them, except for columns of the placement headers: without one, rows have no such headers. The
 // error is a *ConfigError with everything that is wrong with this table.
 func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
-	p := r.makePlan(rel, r.cfg.converters()) // new converters, because Route may use the Router's own now
+	p := r.makePlan(rel, r.cfg.converters(r.registry)) // new converters, because Route may use the Router's own now
 	if len(p.problems) > 0 {
 		return nil, &ConfigError{Table: rel.String(), Problems: p.problems}
 	}

@@ -47,6 +47,8 @@ type Router struct {
 	dropped       []string          // the names of headers that records.headers drops
 	expander      *connect.Expander // nil if payloads stay as they are
 
+	registry *awaited
+
 	names map[string]headerName // of headers, while objects are read
 
 	updates, notExpanded, leftOut, absent remark
@@ -68,8 +70,10 @@ func New(cfg Config) (*Router, error) {
 		cfg: cfg, placements: placements, topics: topics,
 		ignoreMissing: lower(cfg.AdditionalMissing) == "ignore", fatalUpdates: lower(cfg.InvalidOperation) == "fatal",
 		schemaNames: adjustment(cfg.SchemaNames), fieldNames: adjustment(cfg.FieldNames),
-		convs: cfg.converters(), plans: map[*cdc.Relation]*plan{}, names: map[string]headerName{},
+		plans: map[*cdc.Relation]*plan{}, names: map[string]headerName{},
 	}
+	r.registry = &awaited{Registry: cfg.Registry}
+	r.convs = cfg.converters(r.registry)
 	if cfg.ExpandJSON {
 		r.expander = connect.NewExpander(connect.ExpandOptions{
 			Payload: cfg.Payload, FieldNames: adjustment(cfg.JSONFieldNames), Text: cfg.Value.text(),
@@ -93,8 +97,18 @@ func New(cfg Config) (*Router, error) {
 //
 // The record owns its bytes, which share one new buffer. The error is a *RowError. Even then
 // rec.EventID, rec.Topic and rec.Key are set as far as they could be found: the topic unless it is
-// "", and the key if the error's KeyFound is true.
+// "", and the key if the error's KeyFound is true. If Config.Registry has no id for a schema of the
+// record, the error is the registry's, and the same event can be routed later.
 func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
+	ok, err := r.route(ev, rec)
+	if missing := r.registry.err; missing != nil {
+		r.registry.err = nil
+		return false, missing
+	}
+	return ok, err
+}
+
+func (r *Router) route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	var unreadable *Problem
 	switch ev.Kind {
 	case cdc.Message:

@@ -1,0 +1,289 @@
+package connect
+
+import (
+	enc "encoding/binary"
+	"errors"
+	"math"
+	"strings"
+)
+
+// AvroOptions are the options of an Avro converter.
+type AvroOptions struct {
+	Registry Registry
+	Key      bool   // it writes keys, not values
+	Subjects string // what they are named after: topic, record or topic_record
+	Register bool   // auto.register.schemas
+	Latest   bool   // use.latest.version
+}
+
+// A Registry knows the ids of schemas. A converter asks it once for each topic and schema.
+type Registry interface {
+	SchemaID(subject, schema string, register, latest bool) (uint32, error)
+}
+
+// NewAvro returns a converter that writes Avro in the wire format of Confluent's registry: a zero
+// byte, the id of the schema in four bytes, and the value. The schemas are those of Confluent's
+// AvroData, of which Apicurio has a copy, with its default options. A null is null for Kafka, also if
+// it has a schema.
+//
+// It differs if one name stands for two different structs in one schema, because a registry refuses
+// such a schema. AvroData writes it, or fails later. Here the value is an error.
+func NewAvro(o AvroOptions) Converter {
+	return &avroConverter{o: o, known: map[*Schema]*avroSchema{}, texts: map[string]*avroSchema{}}
+}
+
+type avroConverter struct {
+	o     AvroOptions
+	known map[*Schema]*avroSchema // of schemas that were not made for one value
+	texts map[string]*avroSchema
+	print avroPrinter
+}
+
+// An avroSchema is a schema that a converter has seen.
+type avroSchema struct {
+	text   string
+	record string            // its full name; "" if it is no record
+	ids    map[string]uint32 // by topic
+}
+
+func (c *avroConverter) Append(dst []byte, topic string, s *Schema, v any) (out []byte, null bool, err error) {
+	if s == nil && v == nil {
+		return dst, true, nil
+	}
+	a, err := c.schema(s)
+	if err != nil {
+		return dst, false, err
+	}
+	if v == nil {
+		if !s.Optional {
+			return dst, false, errAvroNull
+		}
+		return dst, true, nil
+	}
+	if out, err = c.frame(dst, topic, a); err != nil {
+		return dst, false, err
+	}
+	if s == nil {
+		text, ok := v.(string)
+		if !ok {
+			return dst, false, errShape(schemaless, v)
+		}
+		return appendAnything(out, text), false, nil
+	}
+	if out, err = appendAvro(out, s, v); err != nil {
+		return dst, false, err
+	}
+	return out, false, nil
+}
+
+func (c *avroConverter) AppendText(dst []byte, topic string, s *Schema, text []byte) (out []byte, null bool, err error) {
+	if s == nil || s.Type != String {
+		return c.Append(dst, topic, s, string(text))
+	}
+	a, err := c.schema(s)
+	if err != nil {
+		return dst, false, err
+	}
+	if out, err = c.frame(dst, topic, a); err != nil {
+		return dst, false, err
+	}
+	out = appendBranch(out, s)
+	return append(enc.AppendVarint(out, int64(len(text))), text...), false, nil
+}
+
+// frame appends what is before a value.
+func (c *avroConverter) frame(dst []byte, topic string, a *avroSchema) ([]byte, error) {
+	id, known := a.ids[topic]
+	if !known {
+		if topic == "" {
+			return dst, errors.New("without a topic there is no subject")
+		}
+		subject, err := c.subject(topic, a)
+		if err != nil {
+			return dst, err
+		}
+		if id, err = c.o.Registry.SchemaID(subject, a.text, c.o.Register, c.o.Latest); err != nil {
+			return dst, err
+		}
+		if len(a.ids) >= keptSchemas {
+			clear(a.ids)
+		}
+		a.ids[strings.Clone(topic)] = id
+	}
+	return enc.BigEndian.AppendUint32(append(dst, 0), id), nil
+}
+
+func (c *avroConverter) subject(topic string, a *avroSchema) (string, error) {
+	switch {
+	case c.o.Subjects == "topic" && c.o.Key:
+		return topic + "-key", nil
+	case c.o.Subjects == "topic":
+		return topic + "-value", nil
+	case a.record == "":
+		return "", throw("the subject is named after a record, and the schema is none: %s", a.text)
+	case c.o.Subjects == "record":
+		return a.record, nil
+	}
+	return topic + "-" + a.record, nil
+}
+
+// schema returns what is known of a schema.
+func (c *avroConverter) schema(s *Schema) (*avroSchema, error) {
+	if a, ok := c.known[s]; ok {
+		return a, nil
+	}
+	text, err := c.print.schema(s)
+	if err != nil {
+		return nil, err
+	}
+	a, ok := c.texts[string(text)]
+	if !ok {
+		a = &avroSchema{text: string(text), ids: map[string]uint32{}}
+		switch {
+		case s == nil:
+			a.record = anythingName
+		case s.Type == Struct && !s.Optional:
+			a.record = avroName(s.Name)
+		}
+		if len(c.texts) >= keptSchemas {
+			clear(c.texts)
+		}
+		c.texts[a.text] = a
+	}
+	if s == nil || keep(s) {
+		if len(c.known) >= keptSchemas {
+			clear(c.known)
+		}
+		c.known[s] = a
+	}
+	return a, nil
+}
+
+var errAvroNull = errors.New("Found null value for non-optional schema") //nolint:staticcheck // Confluent's words
+
+// hasDefault reports whether a null becomes a default. Then null is the second branch of the union.
+func hasDefault(s *Schema) bool { return s.HasDefault && s.Default != nil }
+
+// appendBranch appends the number of the branch that is not null.
+func appendBranch(dst []byte, s *Schema) []byte {
+	switch {
+	case !s.Optional:
+		return dst
+	case hasDefault(s):
+		return append(dst, 0)
+	}
+	return append(dst, 2)
+}
+
+// appendAvro appends v in Avro's binary encoding.
+func appendAvro(dst []byte, s *Schema, v any) (_ []byte, err error) {
+	if v == nil {
+		switch {
+		case !s.Optional:
+			return dst, errAvroNull
+		case hasDefault(s):
+			return append(dst, 2), nil
+		}
+		return append(dst, 0), nil
+	}
+	dst = appendBranch(dst, s)
+	switch v := v.(type) {
+	case string:
+		if s.Type == String {
+			return append(enc.AppendVarint(dst, int64(len(v))), v...), nil
+		}
+	case int64:
+		if s.Type >= Int8 && s.Type <= Int64 {
+			if s.Name == TimeName && (v < 0 || v > millisOfDay) {
+				return dst, throw("Kafka Connect Time type should not have any date fields set to non-zero values.")
+			}
+			return enc.AppendVarint(dst, v), nil
+		}
+	case float64:
+		if s.Type == Float64 {
+			return enc.LittleEndian.AppendUint64(dst, math.Float64bits(v)), nil
+		}
+	case float32:
+		if s.Type == Float32 {
+			return enc.LittleEndian.AppendUint32(dst, math.Float32bits(v)), nil
+		}
+	case bool:
+		if s.Type == Boolean {
+			if v {
+				return append(dst, 1), nil
+			}
+			return append(dst, 0), nil
+		}
+	case []byte:
+		if s.Type == Bytes {
+			return append(enc.AppendVarint(dst, int64(len(v))), v...), nil
+		}
+	case *Unscaled:
+		if s.Name == DecimalName {
+			return appendAvroDecimal(dst, s, v)
+		}
+	case []any:
+		switch {
+		case s.Type == Array:
+			return appendAvroBlock(dst, len(v), func(dst []byte, i int) ([]byte, error) { return appendAvro(dst, s.Elem, v[i]) })
+		case s.Type == Struct && len(v) == len(s.Fields):
+			return appendAvroStruct(dst, s, v)
+		}
+	case []Entry:
+		if s.Type == Map { // a map and an array of entries have the same encoding
+			return appendAvroBlock(dst, len(v), func(dst []byte, i int) ([]byte, error) {
+				dst, err := appendAvro(dst, s.Key, v[i].Key)
+				if err != nil {
+					return dst, err
+				}
+				return appendAvro(dst, s.Elem, v[i].Value)
+			})
+		}
+	}
+	return dst, errShape(s, v)
+}
+
+func appendAvroStruct(dst []byte, s *Schema, values []any) (_ []byte, err error) {
+	for i, f := range s.Fields {
+		v := values[i]
+		if v == nil && hasDefault(f.Schema) {
+			v = f.Schema.Default
+		}
+		if dst, err = appendAvro(dst, f.Schema, v); err != nil {
+			return dst, err
+		}
+	}
+	return dst, nil
+}
+
+// appendAvroBlock appends n elements as one block, and the end.
+func appendAvroBlock(dst []byte, n int, elem func(dst []byte, i int) ([]byte, error)) (_ []byte, err error) {
+	if n > 0 {
+		dst = enc.AppendVarint(dst, int64(n))
+	}
+	for i := range n {
+		if dst, err = elem(dst, i); err != nil {
+			return dst, err
+		}
+	}
+	return append(dst, 0), nil
+}
+
+func appendAvroDecimal(dst []byte, s *Schema, u *Unscaled) ([]byte, error) {
+	scale, err := decimalScale(s)
+	if err != nil {
+		return dst, err
+	}
+	if scale != u.Scale {
+		return dst, throw("Decimal value has mismatching scale for given Decimal schema. Schema has scale %d, value has scale %d.", scale, u.Scale)
+	}
+	b := TwosComplement(u.Value)
+	return append(enc.AppendVarint(dst, int64(len(b))), b...), nil
+}
+
+// appendAnything appends a text without a schema.
+func appendAnything(dst []byte, text string) []byte {
+	dst = append(dst, 0, 0, 0, 0, 0, 0, 2) // of nine optional fields, string is the seventh
+	dst = append(enc.AppendVarint(dst, int64(len(text))), text...)
+	return append(dst, 0, 0)
+}
