@@ -42,7 +42,7 @@ type TLS struct {
 	CertFile string `yaml:"cert_file" example:"/etc/walpost/client.pem"`
 	// A PEM file with the certificate's key.
 	KeyFile string `yaml:"key_file" example:"/etc/walpost/client.key"`
-	// The name in the brokers' certificate, if it isn't the broker's host.
+	// The name in the server's certificate, if it isn't the server's host.
 	ServerName string `yaml:"server_name" example:"kafka.internal"`
 }
 
@@ -103,21 +103,22 @@ func (c Config) Validate() (found conf.Problems) {
 		checkBroker(&found, fmt.Sprintf("kafka.brokers[%d]", i), b)
 	}
 	if c.TLS != nil {
-		c.TLS.validate(&found)
+		c.TLS.Validate(&found, "kafka.tls")
 	}
 	c.SASL.validate(&found)
 	return found
 }
 
-func (t *TLS) validate(found *conf.Problems) {
+// Validate adds what is wrong with the section field.
+func (t *TLS) Validate(found *conf.Problems, field string) {
 	if (t.CertFile == "") != (t.KeyFile == "") {
-		found.Add("kafka.tls", conf.MustHave, fmt.Sprintf("both cert_file and key_file, or neither (got cert_file %q, key_file %q)", t.CertFile, t.KeyFile), nil)
+		found.Add(field, conf.MustHave, fmt.Sprintf("both cert_file and key_file, or neither (got cert_file %q, key_file %q)", t.CertFile, t.KeyFile), nil)
 	}
 	_, err := t.roots()
-	found.Try("kafka.tls.ca_file", err)
-	if readable(found, "kafka.tls.cert_file", t.CertFile) && readable(found, "kafka.tls.key_file", t.KeyFile) {
+	found.Try(field+".ca_file", err)
+	if readable(found, field+".cert_file", t.CertFile) && readable(found, field+".key_file", t.KeyFile) {
 		if _, err := t.pair(); err != nil {
-			found.Try("kafka.tls.cert_file", fmt.Errorf("with kafka.tls.key_file: %w", err))
+			found.Try(field+".cert_file", fmt.Errorf("with %s.key_file: %w", field, err))
 		}
 	}
 }
@@ -196,10 +197,10 @@ func (c Config) NewClient(hooks ...kgo.Hook) (*kgo.Client, error) {
 func (t *TLS) load() (c *tls.Config, err error) {
 	c = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	if c.RootCAs, err = t.roots(); err != nil {
-		return nil, fmt.Errorf("kafka.tls.ca_file: %w", err)
+		return nil, fmt.Errorf("tls.ca_file: %w", err)
 	}
 	if c.Certificates, err = t.pair(); err != nil {
-		return nil, fmt.Errorf("kafka.tls.cert_file, kafka.tls.key_file: %w", err)
+		return nil, fmt.Errorf("tls.cert_file, tls.key_file: %w", err)
 	}
 	return c, nil
 }
@@ -232,6 +233,11 @@ func (t *TLS) pair() ([]tls.Certificate, error) {
 	return []tls.Certificate{pair}, nil
 }
 
+// Dial opens a TLS connection.
+func (t *TLS) Dial(ctx context.Context, network, host string) (net.Conn, error) {
+	return t.over((&net.Dialer{Timeout: dialTimeout}).DialContext)(ctx, network, host)
+}
+
 // over opens TLS connections over those of a dialer. The files are read each time: short-lived certificates are renewed in place.
 func (t *TLS) over(dial dialer) dialer {
 	return func(ctx context.Context, network, host string) (net.Conn, error) {
@@ -241,7 +247,7 @@ func (t *TLS) over(dial dialer) dialer {
 		}
 		if c.ServerName == "" {
 			if c.ServerName, _, err = net.SplitHostPort(host); err != nil {
-				return nil, fmt.Errorf("broker address %q: %w", host, err)
+				return nil, fmt.Errorf("address %q: %w", host, err)
 			}
 		}
 		plain, err := dial(ctx, network, host)

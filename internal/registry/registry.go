@@ -1,0 +1,301 @@
+// Package registry finds the ids of schemas in a registry with Confluent's API.
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/twmb/avro"
+	"github.com/twmb/franz-go/pkg/sr"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+const (
+	askTimeout = 10 * time.Second // for one answer of the registry
+	retryFirst = 250 * time.Millisecond
+	retryMost  = 10 * time.Second
+)
+
+// A Client asks for the ids of schemas. Converters remember them, so it asks once for each subject and
+// schema. Until Produce or Deliver, it only looks, and registers nothing.
+type Client struct {
+	api      *sr.Client
+	http     *http.Client
+	produces bool
+
+	background context.Context // nil: SchemaID waits for the answer
+	pending    map[question]*Pending
+	asking     sync.WaitGroup
+}
+
+// A question is what a Client asks.
+type question struct {
+	subject, schema  string
+	register, latest bool
+}
+
+// New returns a Client. It connects nowhere.
+func New(c Config) (*Client, error) {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: askTimeout}
+	if c.TLS != nil {
+		t := *c.TLS
+		transport.DialTLSContext = t.Dial
+	}
+	// No redirect may take the password elsewhere.
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	api, err := sr.NewClient(sr.URLs(c.URLs...), sr.HTTPClient(client), sr.UserAgent("walpost"), sr.PreReq(func(req *http.Request) error {
+		if c.Username == "" {
+			return nil
+		}
+		password, err := c.Password.Or(c.PasswordFile)
+		if err != nil {
+			return fmt.Errorf("schema_registry.password_file: %w", err)
+		}
+		req.SetBasicAuth(c.Username, password)
+		return nil
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("schema registry: %w", err)
+	}
+	return &Client{api: api, http: client, pending: map[question]*Pending{}}, nil
+}
+
+// Produce makes the ids real ones from now on: for a command that writes records.
+func (c *Client) Produce() { c.produces = true }
+
+// Deliver is Produce for a loop that must not wait: SchemaID returns a *Pending at once, and asks in the
+// background until it has an answer or ctx ends. The caller must call the function that Deliver returns.
+func (c *Client) Deliver(ctx context.Context) (stop func()) {
+	c.produces = true
+	var end context.CancelFunc
+	c.background, end = context.WithCancel(ctx)
+	return func() {
+		end()
+		c.asking.Wait()
+		c.http.CloseIdleConnections()
+	}
+}
+
+// SchemaID returns the id of a schema in a subject. With register, it registers the schema. Otherwise
+// with latest, it is the id of the subject's latest version, which must have the same encoding. One
+// goroutine at a time calls it.
+func (c *Client) SchemaID(subject, schema string, register, latest bool) (uint32, error) {
+	q := question{subject, schema, register, latest}
+	if c.background == nil {
+		id, err := c.ask(context.Background(), q)
+		if err != nil {
+			err = fault.Retry(err)
+		}
+		return id, err
+	}
+	p := c.pending[q]
+	if p == nil {
+		p = &Pending{subject: subject, done: make(chan struct{})}
+		c.pending[q] = p
+		c.asking.Go(func() { c.insist(c.background, q, p) })
+	}
+	if !p.Ready() {
+		return 0, p
+	}
+	delete(c.pending, q)
+	return p.id, nil
+}
+
+// insist asks until there is an answer.
+func (c *Client) insist(ctx context.Context, q question, p *Pending) {
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		id, err := c.ask(ctx, q)
+		if err == nil {
+			p.id = id
+			close(p.done)
+			return
+		}
+		p.fail(err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ask asks once.
+func (c *Client) ask(ctx context.Context, q question) (uint32, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	s := sr.Schema{Schema: q.schema, Type: sr.TypeAvro}
+	var id int
+	var err error
+	switch {
+	case q.register && c.produces:
+		if id, err = c.api.RegisterSchema(ctx, q.subject, s, -1, -1); status(err) == http.StatusConflict {
+			return 0, c.incompatible(ctx, q.subject, err)
+		}
+	case q.latest && !q.register:
+		return c.latest(ctx, q)
+	default:
+		var found sr.SubjectSchema
+		found, err = c.api.LookupSchema(ctx, q.subject, s)
+		id = found.ID
+	}
+	if err != nil {
+		return c.failed(q, err)
+	}
+	return uint32(id), nil
+}
+
+// latest is the id of the newest version.
+func (c *Client) latest(ctx context.Context, q question) (uint32, error) {
+	found, err := c.api.SchemaByVersion(ctx, q.subject, -1)
+	if err != nil {
+		return c.failed(q, err)
+	}
+	if same, err := sameEncoding(q.schema, found.Schema.Schema); !same {
+		return 0, &Mismatch{Subject: q.subject, Version: found.Version, Err: err}
+	}
+	return uint32(found.ID), nil
+}
+
+// failed is the answer if the registry has none. A command that writes nothing gets the id 0 for a
+// schema that is not registered.
+func (c *Client) failed(q question, err error) (uint32, error) {
+	if status(err) == http.StatusNotFound {
+		if !c.produces {
+			return 0, nil
+		}
+		return 0, fault.WithHint(fmt.Errorf("schema registry: the schema is not registered in subject %q: %s", q.subject, q.schema),
+			"Register it, or set auto.register.schemas of the converter to true.")
+	}
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = fmt.Errorf("%s %s: %w", e.Op, e.URL, e.Err)
+	}
+	return 0, fmt.Errorf("schema registry: subject %q: %w", q.subject, err)
+}
+
+// status is the status of the answer that err is, and 0 if err is something else.
+func status(err error) int {
+	if e, ok := errors.AsType[*sr.ResponseError](err); ok {
+		return e.StatusCode
+	}
+	return 0
+}
+
+// incompatible says more of a refusal.
+func (c *Client) incompatible(ctx context.Context, subject string, refusal error) error {
+	e := &Incompatible{Subject: subject, Rule: "unknown", Err: refusal}
+	if found, err := c.api.SchemaByVersion(ctx, subject, -1); err == nil {
+		e.Version = found.Version
+	}
+	for _, of := range []string{subject, sr.GlobalSubject} {
+		if r := c.api.Compatibility(ctx, of)[0]; r.Err == nil {
+			e.Rule = r.Level.String()
+			break
+		}
+	}
+	return e
+}
+
+// sameEncoding reports whether values that are written with one schema can be read with the other,
+// byte by byte: they differ at most in what has no influence on the encoding, such as documentation.
+func sameEncoding(ours, theirs string) (bool, error) {
+	if ours == theirs {
+		return true, nil
+	}
+	var canonical [2]string
+	for i, text := range []string{ours, theirs} {
+		s, err := avro.Parse(text)
+		if err != nil {
+			return false, err
+		}
+		canonical[i] = string(s.Canonical())
+	}
+	return canonical[0] == canonical[1], nil
+}
+
+// An Incompatible is the refusal of a schema that does not fit those that the subject has.
+type Incompatible struct {
+	Subject string
+	Rule    string // the compatibility level, such as BACKWARD
+	Version int    // the newest one; the schema would have been the next
+	Err     error
+}
+
+func (e *Incompatible) Error() string {
+	return fmt.Sprintf("schema registry: subject %q has the rule %s, and the schema for version %d is incompatible with version %d: %s",
+		e.Subject, e.Rule, e.Version+1, e.Version, e.Err)
+}
+
+func (e *Incompatible) Unwrap() error { return e.Err }
+
+// Hint says what to do next.
+func (e *Incompatible) Hint() string {
+	return "walpost waits, and asks again. Change the compatibility rule of the subject, or undo the change of the table."
+}
+
+// A Mismatch is a latest version with another encoding than the records have.
+type Mismatch struct {
+	Subject string
+	Version int
+	Err     error // why one of the two is no valid schema; nil if both are valid
+}
+
+func (e *Mismatch) Error() string {
+	text := fmt.Sprintf("schema registry: version %d, the latest of subject %q, has another encoding than the records", e.Version, e.Subject)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+func (e *Mismatch) Unwrap() error { return e.Err }
+
+// Hint says what to do next.
+func (e *Mismatch) Hint() string {
+	return "Register a version with the fields and types of the records, or set use.latest.version of the converter to false."
+}
+
+// A Pending is the error for an id that is not known yet.
+type Pending struct {
+	subject string
+	done    chan struct{} // closed when there is an id
+	id      uint32
+
+	mu     sync.Mutex
+	failed error // the newest attempt
+}
+
+func (p *Pending) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed = err
+}
+
+// Stalled is why the newest attempt had no answer, or nil while the first one goes on.
+func (p *Pending) Stalled() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
+}
+
+// Ready reports whether there is an answer now.
+func (p *Pending) Ready() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *Pending) Error() string {
+	if err := p.Stalled(); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("schema registry: the id of a schema in subject %q is not known yet", p.subject)
+}
