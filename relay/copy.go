@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -98,8 +99,8 @@ func (c *copying) run(ctx context.Context) error {
 			r, ok = c.l.waitOr(rows, ctx.Done(), time.Time{})
 		}
 		if ok {
-			if err := c.take(&r); err != nil {
-				return err
+			if err := c.take(ctx, &r); err != nil {
+				return unlessUnread(err)
 			}
 		}
 		if !idle && n%maxBatch != 0 {
@@ -117,7 +118,7 @@ func (c *copying) run(ctx context.Context) error {
 }
 
 // take handles what the reader handed over.
-func (c *copying) take(r *FedRow) error {
+func (c *copying) take(ctx context.Context, r *FedRow) error {
 	switch {
 	case r.Err != nil && fault.Passing(r.Err, c.worked):
 		return c.l.lose(r.Err)
@@ -133,7 +134,10 @@ func (c *copying) take(r *FedRow) error {
 		return c.count(r, parking.Known)
 	}
 	c.sawEvent, c.moved = true, true
-	ok, err := c.route(r.Event)
+	ok, err := c.l.route(ctx, r.Event)
+	if _, is := errors.AsType[*unread](err); is {
+		return err
+	}
 	switch {
 	case err != nil:
 	case !ok:

@@ -83,7 +83,8 @@ type traffic struct {
 	sink   Sink
 	keeper Keeper // nil for a source of positions
 	flight flight.Flight
-	rec    cdc.Record // the router fills it again and again
+	rec    cdc.Record    // the router fills it again and again
+	awaits fault.Awaited // what the router needs for the event that was read last; nil for nothing
 }
 
 func newLoop(r *Relay) *loop {
@@ -149,10 +150,43 @@ func (l *loop) startFlight(start cdc.Position) {
 	l.checkpointer.commits.cutSends = l.flight.Sent
 }
 
-// route makes l.rec the record of ev. It reports whether ev gives one.
-func (t *traffic) route(ev *cdc.Event) (bool, error) {
-	t.rec.EventID = "" // the router sets it, if it gets that far
-	return t.router.Route(ev, &t.rec)
+// route makes l.rec the record of ev. It reports whether ev gives one. If the router needs the answer of
+// a schema registry for that, the loop waits, and does everything but read. If the loop fails, ctx ends or
+// the session is lost before the answer comes, err is an *unread. Then the phase must end without another
+// event.
+func (l *loop) route(ctx context.Context, ev *cdc.Event) (ok bool, err error) {
+	for {
+		l.rec.EventID = "" // the router sets it, if it gets that far
+		ok, err = l.router.Route(ev, &l.rec)
+		if l.awaits = fault.Awaits(err); l.awaits == nil {
+			return ok, err
+		}
+		l.checkpointer.commits.more = false
+		for !l.awaits.Ready() {
+			l.wait(ctx.Done(), time.Now().Add(awaitLook))
+			if err := l.tick(time.Now()); err != nil || ctx.Err() != nil || l.sess == nil {
+				l.awaits = nil
+				return false, &unread{err}
+			}
+		}
+	}
+}
+
+// awaitLook is how soon the loop sees an answer.
+const awaitLook = 5 * time.Millisecond
+
+// An unread says that the event that was read last was not handled. err is what ends the run, or nil if
+// the event comes again.
+type unread struct{ err error }
+
+func (*unread) Error() string { return "the event was not handled" }
+
+// unlessUnread is the error with which a phase ends because of err.
+func unlessUnread(err error) error {
+	if end, is := errors.AsType[*unread](err); is {
+		return end.err
+	}
+	return err
 }
 
 // send hands l.rec to the sink, or to the topic of parked events. It is event number row of the transaction at commit, or row number
@@ -307,7 +341,7 @@ func (l *loop) confirmIfDue() error {
 		return nil
 	}
 	every := l.every
-	if l.at.reads != readsStream || l.full() { // Next is not called
+	if l.at.reads != readsStream || l.full() || l.awaits != nil { // Next is not called
 		every = min(every, fullConfirm)
 	}
 	if l.checkpointer.durable.Position <= l.confirmed && l.now.Sub(l.lastOK) < every {

@@ -55,7 +55,7 @@ func (l *loop) publish() {
 		if c.failure != "" {
 			worse(NoCheckpoint, "checkpoint cannot be written: "+c.failure)
 		}
-		switch err := cmp.Or(l.sink.Stalled(), l.parker.stalled()); {
+		switch err := cmp.Or(l.sink.Stalled(), l.parker.stalled(), l.unanswered()); {
 		case l.passes(err):
 		case err != nil:
 			st.Stall = err
@@ -86,6 +86,14 @@ func (l *loop) publish() {
 	}
 	st.CheckpointError = c.failure
 	l.relay.show(st)
+}
+
+// unanswered is why the event that was read last cannot be routed yet, nil for no reason.
+func (l *loop) unanswered() error {
+	if l.awaits == nil {
+		return nil
+	}
+	return l.awaits.Stalled()
 }
 
 // remark logs dead letters, and counts and logs what the router passed over. At the end it logs the rest.

@@ -106,8 +106,8 @@ func (s *streaming) run(ctx context.Context) error {
 		if err != nil {
 			return s.l.lose(fmt.Errorf("read: %w", err))
 		}
-		if err := s.handle(ev); err != nil {
-			return err
+		if err := s.handle(ctx, ev); err != nil {
+			return unlessUnread(err)
 		}
 		if s.batch--; s.batch > 0 && ev.Kind != cdc.Idle {
 			continue
@@ -175,10 +175,10 @@ func (s *streaming) holds() bool {
 }
 
 // handle takes one event from the session.
-func (s *streaming) handle(ev *cdc.Event) error {
+func (s *streaming) handle(ctx context.Context, ev *cdc.Event) error {
 	switch ev.Kind {
 	case cdc.Insert, cdc.Update, cdc.Delete, cdc.Message:
-		return s.row(ev)
+		return s.row(ctx, ev)
 	case cdc.Begin:
 		s.flight.HeldBy(ev.Pos, ev.WAL)
 		fresh, err := s.progress.Begin(ev.Pos)
@@ -215,7 +215,7 @@ func (s *streaming) handle(ev *cdc.Event) error {
 func (s *streaming) received(pos cdc.Position) { s.st.Received = max(s.st.Received, pos) }
 
 // row takes an event inside a transaction.
-func (s *streaming) row(ev *cdc.Event) error {
+func (s *streaming) row(ctx context.Context, ev *cdc.Event) error {
 	mine, err := s.progress.Event()
 	if err != nil {
 		return s.inconsistent(err)
@@ -224,7 +224,11 @@ func (s *streaming) row(ev *cdc.Event) error {
 		return nil
 	}
 	s.sawEvent = true
-	ok, err := s.route(ev)
+	ok, err := s.l.route(ctx, ev)
+	if _, is := errors.AsType[*unread](err); is {
+		s.progress.Unread()
+		return err
+	}
 	commit, number := s.progress.Open, s.progress.Events
 	s.l.parker.read = s.l.parker.positionOf(commit, number)
 	if s.keeper != nil {

@@ -76,6 +76,19 @@ func Passing(err error, worked bool) bool {
 	return Retryable(err) || worked && !NeedsPerson(err) && errors.As(err, new(repair))
 }
 
+// An Awaited is an error for something that is being asked for. The caller tries again once Ready is true.
+type Awaited interface {
+	error
+	Ready() bool
+	Stalled() error // why there is no answer so far, or nil while the first attempt goes on
+}
+
+// Awaits returns what has to be waited for before what gave err can be tried again, or nil.
+func Awaits(err error) Awaited {
+	a, _ := errors.AsType[Awaited](err)
+	return a
+}
+
 // NeedsPerson says whether only a person can resolve err.
 func NeedsPerson(err error) bool {
 	var f interface{ NeedsPerson() bool }

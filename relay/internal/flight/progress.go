@@ -120,6 +120,9 @@ func (p *Progress) Event() (bool, error) {
 	return true, nil
 }
 
+// Unread takes back the newest Event, which was not handled before its session was lost.
+func (p *Progress) Unread() { p.Events-- }
+
 // Record takes the record that an event gave. It reports whether the record has to be delivered.
 func (p *Progress) Record(id string) (bool, error) {
 	p.rows++

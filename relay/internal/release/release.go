@@ -355,12 +355,19 @@ func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[st
 const lostHint = "The topic has lost records: check its cleanup.policy and retention.ms. The parked event is not in the topic any more: walpost verify lists the rows that are in no topic, " +
 	"and walpost replay delivers them from the table. Then start walpost again: it continues with the records that the topic has now."
 
+// awaitRest is how long a key rests if the router needs the answer of a schema registry.
+const awaitRest = time.Second
+
 // deliver sends the record of a parked event. It reports false if the event cannot be routed yet.
 func (p *Releaser) deliver(r *round, e *parking.Entry, letter *deadletter.Letter) bool {
 	rec := letter.Record
 	if letter.Event != nil {
 		rec = &cdc.Record{}
 		ok, err := p.Route(letter.Event, rec)
+		if fault.Awaits(err) != nil { // the key's next round begins with this event
+			p.resting[r.key] = p.now.Time.Add(awaitRest)
+			return false
+		}
 		if err == nil && !ok { // for example because the table has another name now
 			err = fmt.Errorf("the configuration produces no record for this row of %s", letter.Table)
 		}
