@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/lib/topicname"
 	"github.com/walpost/walpost/internal/parking"
+	"github.com/walpost/walpost/internal/registry"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/poll"
@@ -38,6 +39,8 @@ type Config struct {
 	Router router.Options `yaml:"router"`
 	// How column values become bytes, under Kafka Connect's and Debezium's names.
 	Records router.Records `yaml:"records"`
+	// The registry of the schemas, for the converter `avro`.
+	SchemaRegistry registry.Config `yaml:"schema_registry"`
 	// The Kafka cluster.
 	Kafka sink.Config `yaml:"kafka"`
 	// Limits, and poison messages.
@@ -199,6 +202,10 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	case len(c.Kafka.Brokers) > 0:
 		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records can go to one place only", nil)
 	}
+	found = append(found, c.SchemaRegistry.Validate()...)
+	if c.Records.Registered() && len(c.SchemaRegistry.URLs) == 0 {
+		found.Add("schema_registry.urls", conf.Required, "with the converter avro", nil)
+	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)
 	for field, topic := range map[string]string{"delivery.dead_letter_topic": c.Delivery.DeadLetterTopic, "delivery.parking_topic": c.Delivery.ParkingTopic} {
@@ -284,6 +291,24 @@ func (c *Config) routing() router.Config {
 		cfg.Database, _ = c.Source.Database() // replication reports a wrong DSN
 	}
 	return cfg
+}
+
+// router makes a router, and its client of the schema registry, nil without one.
+func (c *Config) router() (*router.Router, *registry.Client, error) {
+	cfg := c.routing()
+	var schemas *registry.Client
+	if c.Records.Registered() {
+		var err error
+		if schemas, err = registry.New(c.SchemaRegistry); err != nil {
+			return nil, nil, fault.Config(err, "")
+		}
+		cfg.Registry = schemas
+	}
+	routes, err := router.New(cfg)
+	if err != nil {
+		return nil, nil, fault.Config(err, "")
+	}
+	return routes, schemas, nil
 }
 
 // sink is the configuration as the Kafka sink wants it.

@@ -19,7 +19,6 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/router"
 )
 
 // ExplainOptions say which rows are explained: exactly one of ID, Last and JSON.
@@ -177,6 +176,9 @@ func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport,
 	if rec != nil {
 		r.router.SetRunID(rec.RunID)
 	}
+	if r.schemas != nil && !opts.DryRun {
+		r.schemas.Produce()
+	}
 	what := backfill.Replaying{
 		ReplayOptions: opts, Router: r.router, Window: cfg.Delivery.Window, Grace: cfg.ShutdownGrace,
 		Sink: func() (relay.Sink, error) { to, _, err := r.openSink(false); return to, err },
@@ -260,9 +262,12 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 	if cfg.target(&wrong, "--to-topic", toTopic); len(wrong) > 0 {
 		return nil, wrong
 	}
-	routes, err := router.New(cfg.routing())
+	routes, schemas, err := cfg.router()
 	if err != nil {
-		return nil, fault.Config(err, "")
+		return nil, err
+	}
+	if schemas != nil {
+		schemas.Produce() // only a retry routes events
 	}
 	database := ""
 	if from := cfg.replication(); from.DSN != "" {

@@ -14,7 +14,6 @@ import (
 	"github.com/walpost/walpost/internal/command/backfill"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/router"
 )
 
 // RecoverOptions say how a gap is closed.
@@ -46,9 +45,9 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	if err != nil {
 		return 0, err
 	}
-	second, err := router.New(cfg.routing()) // the relay's own belongs to its loop
+	second, _, err := cfg.router() // the relay's own belongs to its loop
 	if err != nil {
-		return 0, fault.Config(err, "")
+		return 0, err
 	}
 	what := backfill.Recovering{RecoverOptions: opts, Slot: r.cfg.Source.Slot, Router: second, Messages: cfg.Source.Messages.On()}
 	if cfg.Stdout == nil {
@@ -89,7 +88,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 		return 0, err
 	}
 	defer free()
-	err = loop.Run(ctx)
+	err = r.runLoop(ctx, loop)
 	if former != "" && ctx.Err() == nil && (err == nil || errors.Is(err, ErrNoGap)) {
 		opts.Say(fmt.Sprintf("walpost does not read slot %[1]s any more, and the slot holds WAL. Drop it: SELECT pg_drop_replication_slot('%[1]s');", former))
 	}

@@ -39,6 +39,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/registry"
 	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/poll"
@@ -59,6 +60,7 @@ type Relay struct {
 	polled   *poll.Source   // nil if the WAL is read
 	sends    kafka.Deadline // of the sink, if workers claim rows
 	router   *router.Router
+	schemas  *registry.Client // nil without a schema registry
 	started  atomic.Bool
 	created  time.Time
 
@@ -81,9 +83,9 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 		return nil, wrong
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	routes, err := router.New(cfg.routing())
+	routes, schemas, err := cfg.router()
 	if err != nil {
-		return nil, fault.Config(err, "")
+		return nil, err
 	}
 	from := cfg.replication()
 	if from.Messages.On() {
@@ -103,7 +105,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	}
 	cfg.Monitor.Tableless = cfg.onlyMessages()
 	r := &Relay{
-		cfg: cfg, unnamed: unnamed, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: replication.NewSource(from), router: routes,
+		cfg: cfg, unnamed: unnamed, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: replication.NewSource(from), router: routes, schemas: schemas,
 		created: time.Now(), monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
 	}
 	if cfg.polls() {
@@ -154,6 +156,14 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	if cleaner != nil {
 		monitor.Go(func() { cleaner.Run(beside) })
+	}
+	return r.runLoop(ctx, loop)
+}
+
+// runLoop runs the loop, with the ids of schemas.
+func (r *Relay) runLoop(ctx context.Context, loop *relay.Relay) error {
+	if r.schemas != nil {
+		defer r.schemas.Deliver(ctx)()
 	}
 	return loop.Run(ctx)
 }

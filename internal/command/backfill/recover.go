@@ -256,6 +256,8 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	return func(ev *cdc.Event) (bool, error) {
 		ok, err := rc.Router.Route(ev, &rec)
 		switch {
+		case fault.Retryable(err): // the schema registry does not answer
+			return false, err
 		case rc.isAside(r, ev.Row.Relation, rec.EventID):
 			return true, nil
 		case err != nil || !ok:
@@ -383,6 +385,8 @@ func (rc *recovery) count(ctx context.Context, r *reading, t *table.Table, whole
 		}
 		ok, bad := rc.Router.Route(ev, &rec)
 		switch {
+		case fault.Retryable(bad): // the schema registry does not answer
+			return bad
 		case bad == nil && !ok:
 		case rc.isAside(r, t.Relation, rec.EventID):
 			rc.asideRows++

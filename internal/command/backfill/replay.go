@@ -303,6 +303,8 @@ func (r *replay) publish(ctx context.Context, row *relay.FedRow) error {
 	if ev != nil {
 		ok, err := r.Router.Route(ev, &r.rec)
 		switch {
+		case fault.Retryable(err): // the schema registry does not answer
+			return err
 		case err != nil:
 			bad := &relay.BadEvent{EventID: r.rec.EventID, Table: ev.Row.Relation, Because: cdc.Unroutable, Err: err}
 			if err := r.skip(bad); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/relay"
 )
@@ -138,6 +139,9 @@ func (t *Topics) foresee(ctx context.Context, events []*deadletter.Entry, opts *
 	return t.chunks(ctx, events, func(chunk []*deadletter.Entry, letters map[string]*deadletter.Letter) error {
 		for _, e := range chunk {
 			rec, err := t.record(letters[e.Token], opts)
+			if fault.Retryable(err) { // the schema registry does not answer
+				return err
+			}
 			if err == nil {
 				report.Topics[rec.Topic]++
 				keys.add(rec, e)
@@ -227,7 +231,9 @@ func (c *change) retry(ctx context.Context, events []*deadletter.Entry, opts *Re
 		events = events[len(chunk):]
 		err := c.chunks(ctx, c.stillOpen(chunk), func(chunk []*deadletter.Entry, letters map[string]*deadletter.Letter) error {
 			for _, e := range chunk {
-				c.deliver(e, letters[e.Token], opts, report)
+				if err := c.deliver(e, letters[e.Token], opts, report); err != nil {
+					return err
+				}
 			}
 			return c.settle(ctx)
 		})
@@ -239,11 +245,14 @@ func (c *change) retry(ctx context.Context, events []*deadletter.Entry, opts *Re
 	return nil
 }
 
-func (c *change) deliver(e *deadletter.Entry, l *deadletter.Letter, opts *RetryOptions, report *RetryReport) {
+func (c *change) deliver(e *deadletter.Entry, l *deadletter.Letter, opts *RetryOptions, report *RetryReport) error {
 	rec, err := c.record(l, opts)
+	if fault.Retryable(err) { // the schema registry does not answer
+		return err
+	}
 	if err != nil {
 		c.again(e, l, err, report)
-		return
+		return nil
 	}
 	marks := c.marks(e, deadletter.Retried, "") // not for a letter that is written from now on
 	c.Send(rec, func(refused error) error {
@@ -254,6 +263,7 @@ func (c *change) deliver(e *deadletter.Entry, l *deadletter.Letter, opts *RetryO
 		}
 		return nil
 	})
+	return nil
 }
 
 // again writes the letter of an event that was refused once more. The event keeps its place.

@@ -155,6 +155,9 @@ func (t *checkedTable) transaction(ev *cdc.Event) (xid uint64, err error) {
 func (v *verifier) route(ctx context.Context, t *checkedTable, ev *cdc.Event, rec *cdc.Record, e *entry) (id []byte, _ error) {
 	ok, err := v.Router.Route(ev, rec)
 	e.id = []byte(rec.EventID[:min(len(rec.EventID), maxID)])
+	if fault.Retryable(err) { // the schema registry does not answer
+		return nil, err
+	}
 	if err != nil || !ok {
 		text := "the router produces no record"
 		if bad, ok := errors.AsType[*router.RowError](err); ok {
