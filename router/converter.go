@@ -25,13 +25,12 @@ type DelegatingConverter struct {
 	Converter `suffix:""`
 	// With the converter `binary`: the converter of values that aren't bytes.
 	Delegate Converter `suffix:".delegate.converter.type" words:"|string|json|bytes"`
-	// With the converter `avro`: register a schema that the registry doesn't have. Otherwise walpost waits
-	// until somebody registers it.
+	// With the converter `avro`: register missing schemas instead of waiting for them.
 	AutoRegister bool `suffix:".auto.register.schemas"`
-	// With the converter `avro`, without `auto.register.schemas`: use the subject's latest version, whose
-	// encoding must be the same.
+	// With the converter `avro`, without `auto.register.schemas`: use the subject's latest version, if it
+	// has the same encoding.
 	UseLatest bool `suffix:".use.latest.version"`
-	// With the converter `avro`: what a subject is named after.
+	// With the converter `avro`: what subjects are named after.
 	Subjects string `suffix:".subject.name.strategy" words:"topic|record|topic_record"`
 }
 

@@ -318,8 +318,8 @@ func TestValidateSaysEverythingAtOnce(t *testing.T) {
 			JSONNull: "drop", JSONEmptyArray: "x", JSONFieldNames: "y",
 		},
 		Records: Records{
-			Key:    DelegatingConverter{Converter{Name: "json", DecimalFormat: "hex"}, Converter{Name: "string", NullDefault: true}},
-			Value:  DelegatingConverter{Converter{Name: "avro", NullDefault: true}, Converter{NullDefault: true, Schemas: true}},
+			Key:    DelegatingConverter{Converter{Name: "json", DecimalFormat: "hex"}, Converter{Name: "string", NullDefault: true}, true, false, "topic"},
+			Value:  DelegatingConverter{Converter{Name: "protobuf", NullDefault: true}, Converter{NullDefault: true, Schemas: true}, true, false, "topic"},
 			Header: Converter{Name: "string"}, ExtendedHeaders: true, SchemaNames: "z", FieldNames: "AVRO",
 			TimePrecision: "Connect", Decimal: "no", Binary: "none", Interval: "", HStore: "xml",
 		},

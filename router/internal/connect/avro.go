@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"cmp"
 	enc "encoding/binary"
 	"errors"
 	"math"
@@ -143,7 +144,7 @@ func (c *avroConverter) schema(s *Schema) (*avroSchema, error) {
 		case s == nil:
 			a.record = anythingName
 		case s.Type == Struct && !s.Optional:
-			a.record = avroName(s.Name)
+			a.record = cmp.Or(s.Name, unnamed)
 		}
 		if len(c.texts) >= keptSchemas {
 			clear(c.texts)
@@ -225,19 +226,28 @@ func appendAvro(dst []byte, s *Schema, v any) (_ []byte, err error) {
 	case []any:
 		switch {
 		case s.Type == Array:
-			return appendAvroBlock(dst, len(v), func(dst []byte, i int) ([]byte, error) { return appendAvro(dst, s.Elem, v[i]) })
+			dst = appendBlock(dst, len(v))
+			for _, elem := range v {
+				if dst, err = appendAvro(dst, s.Elem, elem); err != nil {
+					return dst, err
+				}
+			}
+			return append(dst, 0), nil
 		case s.Type == Struct && len(v) == len(s.Fields):
 			return appendAvroStruct(dst, s, v)
 		}
 	case []Entry:
 		if s.Type == Map { // a map and an array of entries have the same encoding
-			return appendAvroBlock(dst, len(v), func(dst []byte, i int) ([]byte, error) {
-				dst, err := appendAvro(dst, s.Key, v[i].Key)
-				if err != nil {
+			dst = appendBlock(dst, len(v))
+			for _, e := range v {
+				if dst, err = appendAvro(dst, s.Key, e.Key); err != nil {
 					return dst, err
 				}
-				return appendAvro(dst, s.Elem, v[i].Value)
-			})
+				if dst, err = appendAvro(dst, s.Elem, e.Value); err != nil {
+					return dst, err
+				}
+			}
+			return append(dst, 0), nil
 		}
 	}
 	return dst, errShape(s, v)
@@ -256,17 +266,12 @@ func appendAvroStruct(dst []byte, s *Schema, values []any) (_ []byte, err error)
 	return dst, nil
 }
 
-// appendAvroBlock appends n elements as one block, and the end.
-func appendAvroBlock(dst []byte, n int, elem func(dst []byte, i int) ([]byte, error)) (_ []byte, err error) {
-	if n > 0 {
-		dst = enc.AppendVarint(dst, int64(n))
+// appendBlock appends the number of elements in the only block of an array or a map. A zero ends it.
+func appendBlock(dst []byte, n int) []byte {
+	if n == 0 {
+		return dst
 	}
-	for i := range n {
-		if dst, err = elem(dst, i); err != nil {
-			return dst, err
-		}
-	}
-	return append(dst, 0), nil
+	return enc.AppendVarint(dst, int64(n))
 }
 
 func appendAvroDecimal(dst []byte, s *Schema, u *Unscaled) ([]byte, error) {

@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -10,15 +11,8 @@ import (
 const (
 	avroSpace    = "io.confluent.connect.avro" // the namespace of names that AvroData makes up
 	anythingName = avroSpace + ".Anything"
+	unnamed      = avroSpace + ".ConnectDefault"
 )
-
-// avroName is the full name of the record of a struct.
-func avroName(name string) string {
-	if name == "" {
-		return avroSpace + ".ConnectDefault"
-	}
-	return name
-}
 
 // anything is the schema of a value that has none.
 const anything = `{"type":"record","name":"Anything","namespace":"` + avroSpace + `","fields":[` +
@@ -107,55 +101,51 @@ func (p *avroPrinter) base(s *Schema) error {
 		return throw("Unknown schema type: %s", s.Type)
 	}
 	if s.Type == Struct {
-		return p.record(s, p.nameOf(s, "ConnectDefault"))
+		return p.record(s, p.nameOf(s), false)
 	}
-	params, err := p.props(s)
-	if err != nil {
-		return err
-	}
-	if s.Type < Array && params == "" {
+	if s.Type < Array && !hasProps(s) {
 		p.quote(avroTypes[s.Type])
 		return nil
 	}
-	entries := s.Type == Map && (s.Key.Type != String || s.Key.Optional)
 	p.text(`{"type":`)
+	var err error
 	switch {
 	case s.Type < Array:
 		p.quote(avroTypes[s.Type])
 	case s.Type == Array:
 		p.text(`"array","items":`)
 		err = p.write(s.Elem)
-	case entries:
+	case isEntries(s):
 		p.text(`"array","items":`)
 		of := &Schema{Type: Struct, Name: s.Name, Fields: []Field{{"key", s.Key}, {"value", s.Elem}}}
-		if s.Name == "" {
-			err = p.fields(of, avroSpace+".MapEntry", "")
-		} else {
-			err = p.fields(of, s.Name, `,"connect.internal.type":"MapEntry"`)
-		}
+		err = p.record(of, cmp.Or(s.Name, avroSpace+".MapEntry"), true)
 	default:
 		p.text(`"map","values":`)
 		err = p.write(s.Elem)
 	}
-	p.text(params)
+	if err == nil {
+		err = p.props(s)
+	}
 	p.text("}")
 	return err
 }
 
-// nameOf returns the full name of a record.
-func (p *avroPrinter) nameOf(s *Schema, usual string) string {
+// isEntries reports whether a map is an array of records, because Avro's maps have texts as keys.
+func isEntries(s *Schema) bool { return s.Type == Map && (s.Key.Type != String || s.Key.Optional) }
+
+// nameOf returns the full name of a struct's record.
+func (p *avroPrinter) nameOf(s *Schema) string {
 	if s.Name != "" {
 		return s.Name
 	}
-	name := avroSpace + "." + usual
-	if p.unnamed++; p.unnamed > 1 {
-		name += strconv.Itoa(p.unnamed)
+	if p.unnamed++; p.unnamed == 1 {
+		return unnamed
 	}
-	return name
+	return unnamed + strconv.Itoa(p.unnamed)
 }
 
-// record writes a struct, or a reference to one that is written already.
-func (p *avroPrinter) record(s *Schema, name string) error {
+// record writes a struct or the entries of a map, or a reference to the same one that is written already.
+func (p *avroPrinter) record(s *Schema, name string, entries bool) error {
 	for _, n := range p.named {
 		if n.name != name {
 			continue
@@ -170,11 +160,16 @@ func (p *avroPrinter) record(s *Schema, name string) error {
 		return nil
 	}
 	p.named = append(p.named, avroNamed{name, s})
-	props, err := p.props(s)
-	if err != nil {
-		return err
+	err := p.fields(s, name)
+	switch {
+	case err != nil:
+	case !entries:
+		err = p.props(s)
+	case s.Name != "":
+		p.text(`,"connect.internal.type":"MapEntry"`)
 	}
-	return p.fields(s, name, props)
+	p.text("}")
+	return err
 }
 
 // sameStruct compares structs of one name, whether they are optional or not.
@@ -187,7 +182,8 @@ func sameStruct(a, b *Schema) bool {
 	return a.Version == b.Version && equal(a, b)
 }
 
-func (p *avroPrinter) fields(s *Schema, full, props string) error {
+// fields writes a record up to its properties.
+func (p *avroPrinter) fields(s *Schema, full string) error {
 	space, name := splitAvroName(full)
 	if err := validAvroName(name); err != nil {
 		return err
@@ -226,54 +222,56 @@ func (p *avroPrinter) fields(s *Schema, full, props string) error {
 	}
 	p.space = around
 	p.text("]")
-	p.text(props)
-	p.text("}")
 	return nil
 }
 
-// props returns what a schema has beside its type and its name, with a comma before it.
-func (p *avroPrinter) props(s *Schema) (string, error) {
-	q := avroPrinter{}
+// hasProps reports whether props writes anything.
+func hasProps(s *Schema) bool {
+	return s.Name != "" || s.Version != 0 || s.Doc != "" || len(s.Params) > 0 || hasDefault(s) || s.Type == Int8 || s.Type == Int16
+}
+
+// props writes what a schema has beside its type and its parts.
+func (p *avroPrinter) props(s *Schema) error {
 	if s.Name == DecimalName {
 		scale, err := decimalScale(s)
 		if err != nil {
-			return "", err
+			return err
 		}
-		q.number("scale", int(scale))
-		q.number("precision", avroPrecision(s))
+		p.number("scale", int(scale))
+		p.number("precision", avroPrecision(s))
 	}
 	if s.Doc != "" {
-		q.name("connect.doc", s.Doc)
+		p.name("connect.doc", s.Doc)
 	}
 	if s.Version != 0 {
-		q.number("connect.version", int(s.Version))
+		p.number("connect.version", int(s.Version))
 	}
 	if len(s.Params) > 0 {
-		q.key("connect.parameters")
+		p.key("connect.parameters")
 		for i, param := range s.Params {
-			q.text(map[bool]string{true: "{", false: ","}[i == 0])
-			q.quote(param.Key)
-			q.text(":")
-			q.quote(param.Value)
+			p.text(map[bool]string{true: "{", false: ","}[i == 0])
+			p.quote(param.Key)
+			p.text(":")
+			p.quote(param.Value)
 		}
-		q.text("}")
+		p.text("}")
 	}
 	if hasDefault(s) {
-		q.key("connect.default")
-		if err := q.value(s, s.Default); err != nil {
-			return "", err
+		p.key("connect.default")
+		if err := p.value(s, s.Default); err != nil {
+			return err
 		}
 	}
 	if s.Name != "" {
-		q.name("connect.name", s.Name)
+		p.name("connect.name", s.Name)
 	}
 	if s.Type == Int8 || s.Type == Int16 {
-		q.name("connect.type", jsonTypes[s.Type])
+		p.name("connect.type", jsonTypes[s.Type])
 	}
 	if kind := avroLogical[s.Name]; kind != "" {
-		q.name("logicalType", kind)
+		p.name("logicalType", kind)
 	}
-	return string(q.out), nil
+	return nil
 }
 
 // avroPrecision is the number of digits of a decimal, which AvroData needs and Connect does not have.
@@ -324,6 +322,28 @@ func (p *avroPrinter) value(s *Schema, v any) (err error) {
 			if err := p.value(of, elem); err != nil {
 				return err
 			}
+		}
+		p.text(end)
+	case []Entry:
+		open, colon, end := "{", ":", "}"
+		if isEntries(s) {
+			open, colon, end = "[[", ",", "]]"
+		}
+		p.text(open)
+		for i, e := range v {
+			if i > 0 {
+				p.text(map[bool]string{true: "],[", false: ","}[isEntries(s)])
+			}
+			if err := p.value(s.Key, e.Key); err != nil {
+				return err
+			}
+			p.text(colon)
+			if err := p.value(s.Elem, e.Value); err != nil {
+				return err
+			}
+		}
+		if len(v) == 0 && isEntries(s) { // no entry
+			p.out, end = p.out[:len(p.out)-1], "]"
 		}
 		p.text(end)
 	default:

@@ -374,5 +374,5 @@ func equal(a, b *Schema) bool {
 			return false
 		}
 	}
-	return a.Type != Array || equal(a.Elem, b.Elem)
+	return (a.Type != Array && a.Type != Map || equal(a.Elem, b.Elem)) && (a.Type != Map || equal(a.Key, b.Key))
 }
