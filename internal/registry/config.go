@@ -10,15 +10,15 @@ import (
 
 // Config says how to reach a schema registry and how to log in.
 type Config struct {
-	// Where the registry has Confluent's API. If one URL can't be reached, walpost tries the next.
+	// URLs of Confluent's API, tried in turn.
 	URLs []string `yaml:"urls" example:"[https://registry.internal:8081]"`
-	// For HTTP basic authentication.
+	// The login.
 	Username string `yaml:"username" example:"walpost"`
-	// For HTTP basic authentication.
+	// Its password.
 	Password conf.Secret `yaml:"password" example:"secret"`
 	// A file with the password.
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/registry"`
-	// Changes which certificates are used with an https URL.
+	// The certificates for https.
 	TLS *kafka.TLS `yaml:"tls"`
 }
 

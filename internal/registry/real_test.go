@@ -1,0 +1,55 @@
+//go:build linux || darwin
+
+package registry
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
+
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+// TestAnIncompatibleSchemaWaitsForAPerson, on a real registry: the error names the subject, the rule and both versions, and once the
+// rule is another one, the schema is registered.
+func TestAnIncompatibleSchemaWaitsForAPerson(t *testing.T) {
+	url := "http://" + testenv.Registry(t) + "/apis/ccompat/v7"
+	admin, err := sr.NewClient(sr.URLs(url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := func(level sr.CompatibilityLevel) {
+		if r := admin.SetCompatibility(t.Context(), sr.SetCompatibility{Level: level}, "orders-value")[0]; r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	c := client(t, Config{URLs: []string{url}})
+	defer c.Deliver(t.Context())()
+	first := answer(t, c, text, true, false)
+	if again := answer(t, c, text, true, false); again != first {
+		t.Errorf("ids %d and %d", first, again)
+	}
+	rule(sr.CompatBackward)
+	wider := strings.Replace(text, `]}`, `,{"name":"price","type":"double"}]}`, 1)
+	_, err = c.SchemaID("orders-value", wider, true, false)
+	pending := fault.Awaits(err)
+	for pending.Stalled() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	refused, ok := errors.AsType[*Incompatible](pending.Stalled())
+	if !ok || refused.Subject != "orders-value" || refused.Rule != "BACKWARD" || refused.Version != 1 || fault.Hint(refused) == "" {
+		t.Fatalf("%v", pending.Stalled())
+	}
+	t.Log(refused)
+	rule(sr.CompatNone)
+	if id := answer(t, c, wider, true, false); id == first {
+		t.Errorf("id %d", id)
+	}
+}

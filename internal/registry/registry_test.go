@@ -1,0 +1,159 @@
+package registry
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+
+	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+const (
+	text = `{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}`
+	more = `{"type":"record","name":"Order","doc":"an order","fields":[{"name":"id","type":"long","doc":"its id"}]}`
+)
+
+func client(t *testing.T, c Config) *Client {
+	t.Helper()
+	cl, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cl
+}
+
+func fake(t *testing.T, opts ...srfake.Option) *srfake.Registry {
+	r := srfake.New(opts...)
+	t.Cleanup(r.Close)
+	return r
+}
+
+// answer calls SchemaID until the id is there.
+func answer(t *testing.T, c *Client, schema string, register, latest bool) uint32 {
+	t.Helper()
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		id, err := c.SchemaID("orders-value", schema, register, latest)
+		if err == nil {
+			return id
+		}
+		if fault.Awaits(err) == nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("no answer")
+	return 0
+}
+
+func TestAClientThatWritesNothingRegistersNothing(t *testing.T) {
+	r := fake(t)
+	c := client(t, Config{URLs: []string{r.URL()}})
+	if id, err := c.SchemaID("orders-value", text, true, false); id != 0 || err != nil || r.SubjectExists("orders-value") {
+		t.Errorf("id %d, %v", id, err)
+	}
+	r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: text})
+	if id, err := c.SchemaID("orders-value", text, true, false); id != 7 || err != nil {
+		t.Errorf("id %d, %v", id, err)
+	}
+	r.Close()
+	if _, err := c.SchemaID("orders-value", text, true, false); !fault.Retryable(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestARegistryThatIsDownIsWaitedFor: SchemaID says at once that there is no answer, and why.
+func TestARegistryThatIsDownIsWaitedFor(t *testing.T) {
+	r := fake(t)
+	down := make(chan struct{})
+	r.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+		select {
+		case <-down:
+			return false
+		default:
+			http.Error(w, "no leader", http.StatusServiceUnavailable)
+			return true
+		}
+	})
+	c := client(t, Config{URLs: []string{r.URL()}})
+	defer c.Deliver(t.Context())()
+	_, err := c.SchemaID("orders-value", text, true, false)
+	pending := fault.Awaits(err)
+	if pending == nil {
+		t.Fatal(err)
+	}
+	for pending.Stalled() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	if pending.Ready() || !strings.Contains(pending.Stalled().Error(), `subject "orders-value": no leader`) {
+		t.Errorf("%v", pending.Stalled())
+	}
+	close(down)
+	if id := answer(t, c, text, true, false); id != 1 {
+		t.Errorf("id %d", id)
+	}
+}
+
+func TestAStopEndsTheWait(t *testing.T) {
+	c := client(t, Config{URLs: []string{"http://127.0.0.1:1"}})
+	stop := c.Deliver(t.Context())
+	if _, err := c.SchemaID("orders-value", text, true, false); fault.Awaits(err) == nil {
+		t.Fatal(err)
+	}
+	stop()
+}
+
+func TestTheLatestVersionMustHaveTheSameEncoding(t *testing.T) {
+	r := fake(t)
+	r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: more})
+	c := client(t, Config{URLs: []string{r.URL()}})
+	c.Produce()
+	if id, err := c.SchemaID("orders-value", text, false, true); id != 7 || err != nil {
+		t.Errorf("id %d, %v", id, err)
+	}
+	r.SeedSchema("orders-value", 2, 8, sr.Schema{Schema: strings.Replace(text, "long", "int", 1)})
+	_, err := c.SchemaID("orders-value", text, false, true)
+	if mismatch, ok := errors.AsType[*Mismatch](err); !ok || mismatch.Version != 2 || fault.Hint(err) == "" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestASchemaThatNobodyHasRegisteredIsAnError(t *testing.T) {
+	c := client(t, Config{URLs: []string{fake(t).URL()}})
+	c.Produce()
+	if _, err := c.SchemaID("orders-value", text, false, false); err == nil || !strings.Contains(err.Error(), "is not registered") || fault.Hint(err) == "" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestThePasswordIsReadAgain(t *testing.T) {
+	r := fake(t, srfake.WithAuth("Basic dTpw")) // u:p
+	file := filepath.Join(t.TempDir(), "password")
+	c := client(t, Config{URLs: []string{r.URL()}, Username: "u", PasswordFile: file})
+	c.Produce()
+	for password, fine := range map[string]bool{"wrong": false, "p": true} {
+		if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.SchemaID("orders-value", text, true, false); (err == nil) != fine {
+			t.Errorf("%s: %v", password, err)
+		}
+	}
+}
+
+func TestValidateNamesTheField(t *testing.T) {
+	c := Config{URLs: []string{"r:8081", "https://u@r"}, Password: conf.Secret("p")}
+	var got []string
+	for _, p := range c.Validate() {
+		got = append(got, p.Field)
+	}
+	if want := "schema_registry.urls[0] schema_registry.urls[1] schema_registry.username"; strings.Join(got, " ") != want {
+		t.Errorf("%v", got)
+	}
+}
