@@ -72,6 +72,7 @@ type world struct {
 	cursed          map[string]bool // poison that stays
 	skipped         map[string]bool // a person has asked to pass over them
 	unrouted        map[string]bool // rows that cannot be routed for now
+	unanswered      bool            // the schema registry does not answer for now
 	lettersTooLarge bool            // the dead letter topic refuses each
 	noLetters       bool            // the dead letter topic takes nothing for now
 	bury            bool            // the policy is dead_letter
@@ -306,6 +307,9 @@ func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	if f.runID == "" {
 		f.w.do(func() { f.w.fail("an event without a run id") })
 	}
+	if look(f.w, &f.w.unanswered) {
+		return false, fmt.Errorf("event: %w", &unanswered{f.w})
+	}
 	v := ev.Row.Values
 	rec.EventID = string(v[0].Bytes)
 	if v[1].Bytes[0] == '-' {
@@ -329,6 +333,13 @@ func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	}
 	return true, nil
 }
+
+// unanswered is the error of a router that waits for a schema registry.
+type unanswered struct{ w *world }
+
+func (*unanswered) Error() string    { return "no id" }
+func (u *unanswered) Ready() bool    { return !look(u.w, &u.w.unanswered) }
+func (u *unanswered) Stalled() error { return errors.New("schema registry: connection refused") }
 
 // indexText is an index as a text of eight bytes.
 func indexText(i int) []byte { return fmt.Appendf(nil, "%08d", i) }

@@ -278,10 +278,14 @@ func (s *sim) trouble() {
 		s.begin()
 	case 5:
 		d := s.upTo(5 * time.Second)
-		s.tell("sink stalled for %s", d)
-		s.set(func() { s.stalled = true })
+		of, what := &s.stalled, "sink stalled"
+		if s.rng.IntN(2) == 0 {
+			of, what = &s.unanswered, "schema registry down"
+		}
+		s.tell("%s for %s", what, d)
+		s.set(func() { *of = true })
 		time.Sleep(d)
-		s.set(func() { s.stalled = false })
+		s.set(func() { *of = false })
 	case 6:
 		s.tell("store slow, and lies")
 		s.set(func() { s.storeMax, s.storeLie = 400*time.Millisecond, true })
@@ -313,12 +317,12 @@ func (s *sim) trouble() {
 		s.set(func() { s.storeHang = false })
 		s.begin()
 	case 12:
-		s.tell("sink stalled while stopping")
-		s.set(func() { s.stalled = true })
+		s.tell("sink stalled, and schema registry down, while stopping")
+		s.set(func() { s.stalled, s.unanswered = true, true })
 		if took := s.cur.stop(); took > 30*time.Second {
 			s.set(func() { s.fail("a stop took %s", took) })
 		}
-		s.set(func() { s.stalled = false })
+		s.set(func() { s.stalled, s.unanswered = false, false })
 		s.begin()
 	case 13:
 		s.tell("poison")

@@ -238,6 +238,11 @@ var parkTroubles = []struct {
 		time.Sleep(s.upTo(4 * time.Second))
 		s.do(func() { s.stalled = false })
 	}},
+	{"schema registry down", func(s *parkSim, _ *run) {
+		s.do(func() { s.unanswered = true })
+		time.Sleep(s.upTo(4 * time.Second))
+		s.do(func() { s.unanswered = false })
+	}},
 	{"parking topic stalled", func(s *parkSim, _ *run) {
 		s.do(func() { s.park.slow = true })
 		time.Sleep(s.upTo(4 * time.Second))

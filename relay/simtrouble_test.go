@@ -46,6 +46,11 @@ var troubles = []trouble{
 		f.pass(SnapshotPatience + f.upTo(5*time.Second))
 		f.do(func() { f.stalled = false })
 	}},
+	{"schema registry down", true, false, func(f *fleet, _ *host) {
+		f.do(func() { f.unanswered = true })
+		f.pass(f.upTo(5 * time.Second))
+		f.do(func() { f.unanswered = false })
+	}},
 	{"store slow, and lies", true, true, func(f *fleet, _ *host) {
 		f.do(func() { f.storeMax, f.storeLie = 400*time.Millisecond, true })
 		f.pass(f.upTo(5 * time.Second))
