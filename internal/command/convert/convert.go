@@ -151,6 +151,8 @@ type writer struct {
 	updates bool   // the connector publishes updates
 	headers string // the header converter
 	schemas bool   // a converter writes schemas
+
+	registry registrySection
 }
 
 // all converts in the order of the configuration. It returns nil if there is no configuration to write.
@@ -171,6 +173,7 @@ func all(r *report, o Options) *writer {
 		writeRouter(w)
 	}
 	writeRecords(w)
+	writeRegistry(w)
 	writeKafka(w)
 	writeTolerance(w)
 	differences(w)

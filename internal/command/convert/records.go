@@ -19,7 +19,7 @@ const (
 // converterNames are walpost's names for Kafka Connect's classes.
 var converterNames = map[string]string{
 	stringConverter: "string", simpleConverter: "simple", jsonConverter: "json", bytesConverter: "bytes",
-	binaryConverter: "binary", bufferConverter: "binary",
+	binaryConverter: "binary", bufferConverter: "binary", confluentAvro: "avro", apicurioAvro: "avro",
 }
 
 // serverFormats are Debezium Server's names for the classes.
@@ -140,7 +140,7 @@ func (s converterOptions) key(name string) string {
 // writeConverter writes one converter with its options.
 func writeConverter(w *writer, option, class, which string, s converterOptions) {
 	name := converterNames[class]
-	wrong := name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple"
+	wrong := name == "" || which == "header" && (name == "bytes" || name == "binary" || name == "avro") || which != "header" && name == "simple" || name == "avro" && w.managed
 	rest := func(format string, args ...any) {
 		for _, e := range w.in.List {
 			if strings.HasPrefix(e.Name, s.prefix) && !w.done[e.Name] && w.in.Format != input.Server {
@@ -149,7 +149,7 @@ func writeConverter(w *writer, option, class, which string, s converterOptions) 
 		}
 	}
 	if wrong {
-		w.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", class)
+		w.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter, BinaryDataConverter and AvroConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", class)
 		rest("belongs to %s", option)
 		return
 	}
@@ -173,6 +173,8 @@ func writeConverter(w *writer, option, class, which string, s converterOptions) 
 		}
 	case "binary":
 		writeDelegate(w, s)
+	case "avro":
+		writeAvro(w, class, which, s)
 	}
 	rest("%s does not have this option and ignores it", name)
 }
@@ -216,7 +218,7 @@ func writeDelegate(w *writer, s converterOptions) {
 	class, ok := w.literal(s.prefix + key)
 	switch name := converterNames[class]; {
 	case !ok:
-	case name == "" || name == "simple" || name == "binary":
+	case name == "" || name == "simple" || name == "binary" || name == "avro":
 		w.bad(s.prefix+key, "%s: as a delegate, walpost supports StringConverter, JsonConverter and ByteArrayConverter", class)
 	default:
 		w.set(s.prefix+key, s.key(key), name, "")
