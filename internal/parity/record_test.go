@@ -74,6 +74,12 @@ func TestRecord(t *testing.T) {
 	o.registry = &registry{address: testenv.Registry(t)}
 	var mu sync.Mutex
 	done, changed := 0, 0
+	fileOf := map[*Case]*File{}
+	for _, f := range files {
+		for _, c := range f.Cases {
+			fileOf[c] = f
+		}
+	}
 	next := make(chan *Case)
 	var wg sync.WaitGroup
 	for i, dsn := range o.database {
@@ -91,6 +97,11 @@ func TestRecord(t *testing.T) {
 						fmt.Printf("%s:\n%s", c.Slug(), Diff(was, got))
 					}
 					c.Want = got
+					if !*check { // what is recorded stays if the run is broken off
+						if err := os.WriteFile(fileOf[c].Path, fileOf[c].Bytes(), 0o644); err != nil {
+							t.Error(err)
+						}
+					}
 				}
 				mu.Unlock()
 			}
@@ -109,16 +120,8 @@ func TestRecord(t *testing.T) {
 	if done == 0 {
 		t.Error("no cases")
 	}
-	if *check {
-		if changed > 0 {
-			t.Errorf("%d cases differ from the corpus", changed)
-		}
-		return
-	}
-	for _, f := range files {
-		if err := os.WriteFile(f.Path, f.Bytes(), 0o644); err != nil {
-			t.Error(err)
-		}
+	if *check && changed > 0 {
+		t.Errorf("%d cases differ from the corpus", changed)
 	}
 }
 

@@ -7,12 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/command/convert"
@@ -55,6 +58,13 @@ func (c *Case) Converted(p *Place, slot string) (cfg walpost.Config, refused str
 
 // Run runs a case that was put into p. The error is of the run, not of the case.
 func (w *Relay) Run(ctx context.Context, c *Case, p *Place, slot string) (o Outcome, err error) {
+	var schemas *registry
+	if c.registered() {
+		fake := httptest.NewServer(http.StripPrefix(ccompat, srfake.NewRegistry().Handler()))
+		defer fake.Close()
+		schemas = &registry{address: fake.Listener.Addr().String()}
+		p.Registry = schemas.address
+	}
 	cfg, refused, err := c.Converted(p, slot)
 	if err != nil || refused != "" {
 		return Outcome{Failure: refused, AtStart: true}, err
@@ -117,6 +127,11 @@ func (w *Relay) Run(ctx context.Context, c *Case, p *Place, slot string) (o Outc
 		return o, fmt.Errorf("read what walpost wrote: %w", err)
 	}
 	o.Records = slices.DeleteFunc(records, func(r Record) bool { return c.messages() && isEnd(&r) })
+	if schemas != nil {
+		if err := schemas.tell(ctx, &o, "", ""); err != nil {
+			return o, err
+		}
+	}
 	if w.Brokers != nil {
 		err = deleteTopics(ctx, brokers, topics)
 	}
