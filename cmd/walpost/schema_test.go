@@ -186,6 +186,8 @@ func beside(t *testing.T, in doc, key string, value any) {
 			section = in["kafka"].(doc)["sasl"].(doc)
 		} else if strings.HasPrefix(key, "http.") {
 			section = in["http"].(doc)
+		} else if strings.HasPrefix(key, "schema_registry.") {
+			section = in["schema_registry"].(doc)
 		}
 		section[key[strings.LastIndex(key, ".")+1:]] = secret
 	}
@@ -213,10 +215,17 @@ func beside(t *testing.T, in doc, key string, value any) {
 		set(in, []string{"records", "headers[]", "insert"}, "x")
 	case "records.extended.headers.enabled":
 		set(in, []string{"records", "topic.prefix"}, "shop")
-	case "kafka.tls.ca_file", "kafka.tls.cert_file", "kafka.tls.key_file", "http.tls.cert_file", "http.tls.key_file":
+	case "kafka.tls.ca_file", "kafka.tls.cert_file", "kafka.tls.key_file", "http.tls.cert_file", "http.tls.key_file",
+		"schema_registry.tls.ca_file", "schema_registry.tls.cert_file", "schema_registry.tls.key_file":
 		t.Skip("packages kafka and statuspage have the tests with certificates")
 	case "source.rds_iam":
 		source["dsn"] = "postgres://walpost@db/shop?sslmode=require"
+	case "records.key.converter", "records.value.converter":
+		if value == "avro" {
+			set(in, []string{"schema_registry", "urls"}, []any{"http://r:8081"})
+		}
+	case "schema_registry.password", "schema_registry.password_file":
+		set(in, []string{"schema_registry", "username"}, "u")
 	case "http.username":
 		set(in, []string{"http", "password"}, "p")
 	case "http.password", "http.password_file":
@@ -268,8 +277,16 @@ func beside(t *testing.T, in doc, key string, value any) {
 			if !strings.HasSuffix(option, ".delegate.converter.type") {
 				set(in, []string{"records", converter + ".delegate.converter.type"}, "json")
 			}
-		} else if before, _, ok := strings.Cut(option, ".converter."); ok {
-			set(in, []string{"records", before + ".converter"}, "json")
+		} else if before, after, ok := strings.Cut(option, ".converter."); ok {
+			name := "json"
+			if after == "auto.register.schemas" || after == "use.latest.version" || after == "subject.name.strategy" {
+				name = "avro"
+				set(in, []string{"schema_registry", "urls"}, []any{"http://r:8081"})
+			}
+			if after == "use.latest.version" {
+				set(in, []string{"records", before + ".converter.auto.register.schemas"}, false)
+			}
+			set(in, []string{"records", before + ".converter"}, name)
 		}
 	}
 }
