@@ -71,7 +71,12 @@ func (c *avroConverter) Append(dst []byte, topic string, s *Schema, v any) (out 
 		}
 		return appendAnything(out, text), false, nil
 	}
-	if out, err = appendAvro(out, s, v); err != nil {
+	if values, ok := v.([]any); ok && s.Type == Struct && len(values) == len(s.Fields) { // a record is never in a union here
+		out, err = appendAvroStruct(out, s, values)
+	} else {
+		out, err = appendAvro(out, s, v)
+	}
+	if err != nil {
 		return dst, false, err
 	}
 	return out, false, nil
@@ -143,7 +148,7 @@ func (c *avroConverter) schema(s *Schema) (*avroSchema, error) {
 		switch {
 		case s == nil:
 			a.record = anythingName
-		case s.Type == Struct && !s.Optional:
+		case s.Type == Struct:
 			a.record = cmp.Or(s.Name, unnamed)
 		}
 		if len(c.texts) >= keptSchemas {

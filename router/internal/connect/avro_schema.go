@@ -49,7 +49,11 @@ func (p *avroPrinter) schema(s *Schema) ([]byte, error) {
 		return []byte(anything), nil
 	}
 	p.out, p.named, p.space, p.unnamed = p.out[:0], p.named[:0], "", 0
-	err := p.write(s)
+	write := p.write
+	if s.Type == Struct { // Debezium's value is a record with the schema of its own
+		write = p.base
+	}
+	err := write(s)
 	clear(p.named)
 	return p.out, err
 }
