@@ -137,10 +137,16 @@ func (p *avroPrinter) base(s *Schema) error {
 // isEntries reports whether a map is an array of records, because Avro's maps have texts as keys.
 func isEntries(s *Schema) bool { return s.Type == Map && (s.Key.Type != String || s.Key.Optional) }
 
-// nameOf returns the full name of a struct's record.
+// nameOf returns the full name of a struct's record. Structs without a name are one record if they are
+// equal.
 func (p *avroPrinter) nameOf(s *Schema) string {
 	if s.Name != "" {
 		return s.Name
+	}
+	for _, n := range p.named {
+		if n.schema.Name == "" && sameStruct(n.schema, s) {
+			return n.name
+		}
 	}
 	if p.unnamed++; p.unnamed == 1 {
 		return unnamed
