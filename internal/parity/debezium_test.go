@@ -44,19 +44,28 @@ func (c *Case) Base(p *Place, slot string) (map[string]string, error) {
 		"extended.headers.enabled":    "false",
 	})
 	for _, o := range c.Config {
-		if config[o.Key] = strings.Replace(o.Value, registryName, p.Registry, 1); o.Value == none {
+		switch config[o.Key] = o.Value; o.Value {
+		case none:
 			delete(config, o.Key)
+		case avro:
+			config[o.Key] = "io.apicurio.registry.utils.converter.AvroConverter"
+			registry := o.Key + ".apicurio.registry."
+			config[registry+"url"] = "http://" + p.Registry + "/apis/registry/v2"
+			config[registry+"as-confluent"] = "true"
+			config[registry+"headers.enabled"] = "false"
+			config[registry+"use-id"] = "contentId"
+			config[registry+"auto-register"] = "true"
 		}
 	}
 	return config, nil
 }
 
-// registryName stands for the schema registry's host:port in the options of a case.
-const registryName = "(registry)"
+// avro stands for Apicurio's Avro converter with the options under which it writes what Confluent's does.
+const avro = "(avro)"
 
 // registered reports whether a case needs a schema registry.
 func (c *Case) registered() bool {
-	return slices.ContainsFunc(c.Config, func(o Option) bool { return strings.Contains(o.Value, registryName) })
+	return slices.ContainsFunc(c.Config, func(o Option) bool { return o.Value == avro })
 }
 
 // apart are further options that keep connectors apart that run on one Kafka: behind the EventRouter every topic gets the case's name in
