@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/walpost/walpost/internal/parking"
 )
 
 func TestAnEventWaitsForTheSchemaRegistry(t *testing.T) {
@@ -59,6 +61,50 @@ func TestAnEventThatWaitsComesAgain(t *testing.T) {
 				if ids := w.twice(); len(ids) > 0 {
 					t.Errorf("delivered twice: %v", ids)
 				}
+			})
+		})
+	}
+}
+
+// A parked key whose next event waits for the schema registry is told, and nothing of it is delivered out of order. A key that is dropped
+// waits no longer.
+func TestAParkedKeyWaitsForTheSchemaRegistry(t *testing.T) {
+	for name, end := range map[string]func(w *world){
+		"answered": func(w *world) { w.do(func() { w.unanswered = false }) },
+		"dropped": func(w *world) {
+			w.do(func() {
+				for _, e := range w.park.backlog.Entries(w.park.backlog.Keys()[0]) {
+					w.landParked(parking.DropRequest(parkTopic, "shop", e, "a test", time.Now()))
+				}
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.clean = false
+				r := w.start(w.parking())
+				w.do(func() { w.unrouted[w.commitLocked([]string{"a", "b"}).rows[0].id] = true })
+				w.commit("a", "a", "b")
+				w.want(t, time.Minute, "parked", func() bool { return w.park.events() == 3 && w.id.SlotFound.Confirmed == w.pos })
+				w.mend()
+				w.do(func() { w.unanswered = true })
+				w.retry(anyKey)
+				time.Sleep(20 * time.Second)
+				if st := r.relay.Status(); st.State != Stalled || !strings.Contains(st.Reason, "schema registry: connection refused") || st.Parked.Events != 3 {
+					t.Errorf("%+v", st)
+				}
+				end(w)
+				w.want(t, time.Minute, "nothing is parked", func() bool { return w.park.events() == 0 })
+				time.Sleep(5 * time.Second)
+				if st := r.relay.Status(); !st.Ready {
+					t.Errorf("%+v", st)
+				}
+				w.do(func() { w.unanswered = false })
+				if name == "answered" {
+					w.want(t, time.Minute, "all delivered", w.allDelivered)
+				}
+				r.stopped(t, time.Second)
+				r.wantLog(t, "delivery stalled", 1)
 			})
 		})
 	}

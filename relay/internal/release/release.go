@@ -86,6 +86,9 @@ type Releaser struct {
 	failed   error     // of the newest fetch
 	missing  recent.FaultLog
 
+	awaits    fault.Awaited // what the router needs for the next event of awaitsKey; nil for nothing
+	awaitsKey parking.Key
+
 	slow     map[parking.Key]bool // keys that got further events while they were released
 	pauseEnd time.Time
 	pauseAt  time.Time // no pause before
@@ -146,7 +149,7 @@ func (p *Releaser) Reset(backlog *parking.Backlog, forgotten bool) {
 	}
 	p.Backlog, p.Writing, p.fetching = backlog, 0, false
 	p.rounds, p.dropping = map[parking.Key]*round{}, map[parking.Key]bool{}
-	p.resting, p.slow = map[parking.Key]time.Time{}, map[parking.Key]bool{}
+	p.resting, p.slow, p.awaits = map[parking.Key]time.Time{}, map[parking.Key]bool{}, nil
 }
 
 // Busy is how many records are sent and not acknowledged.
@@ -154,8 +157,11 @@ func (p *Releaser) Busy() int { return len(p.sent) }
 
 // Stalled is why keys are not released although they should be, nil for no reason.
 func (p *Releaser) Stalled() error {
-	if p.missing.Times > 2 {
+	switch {
+	case p.missing.Times > 2:
 		return p.failed
+	case p.awaits != nil:
+		return p.awaits.Stalled()
 	}
 	return nil
 }
@@ -182,6 +188,9 @@ func (p *Releaser) Advance(now Now) {
 	p.now = now
 	for _, r := range p.rounds {
 		p.unstick(r)
+	}
+	if p.awaits != nil && (p.awaits.Ready() || !p.Backlog.Releases(p.awaitsKey)) {
+		p.awaits = nil
 	}
 	maps.DeleteFunc(p.resting, func(_ parking.Key, until time.Time) bool { return !now.Time.Before(until) })
 	if p.Works() {
@@ -364,7 +373,8 @@ func (p *Releaser) deliver(r *round, e *parking.Entry, letter *deadletter.Letter
 	if letter.Event != nil {
 		rec = &cdc.Record{}
 		ok, err := p.Route(letter.Event, rec)
-		if fault.Awaits(err) != nil { // the key's next round begins with this event
+		if awaits := fault.Awaits(err); awaits != nil { // the key's next round begins with this event
+			p.awaits, p.awaitsKey = awaits, r.key
 			p.resting[r.key] = p.now.Time.Add(awaitRest)
 			return false
 		}
