@@ -73,6 +73,7 @@ type registrySection struct {
 	keys   []string // as YAML
 	values map[string]string
 	notes  []string
+	groups bool // Apicurio's subjects would be in a group
 }
 
 // registryKey sets a key of schema_registry, which both converters must have alike.
@@ -161,7 +162,9 @@ func (w *writer) subjects(option string, s converterOptions) {
 	if !ok {
 		return
 	}
-	switch name := subjectNames[class[strings.LastIndexByte(class, '.')+1:]]; name {
+	short := class[strings.LastIndexByte(class, '.')+1:]
+	w.registry.groups = w.registry.groups || strings.HasSuffix(short, "RecordIdStrategy")
+	switch name := subjectNames[short]; name {
 	case "":
 		w.bad(option, "%s: walpost names subjects after the topic, the record, or both", class)
 	case "topic":
