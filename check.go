@@ -51,6 +51,9 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 			run.Kafka.TransactionalID = r.cfg.transactionalID()
 		}
 	}
+	if r.schemas != nil {
+		run.Reach = r.schemas.Reach
+	}
 	r.checkPolling(&run)
 	var start foreseen
 	var wg sync.WaitGroup

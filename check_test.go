@@ -6,8 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/doctor"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -19,6 +23,38 @@ func TestACheckThatIsInterruptedFindsNothing(t *testing.T) {
 	cancel()
 	if found, err := Check(ctx, cfg); !errors.Is(err, context.Canceled) || found != nil {
 		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+// A registry that is down, or refuses the login, is found without a database and without the password.
+func TestCheckAsksTheSchemaRegistry(t *testing.T) {
+	r := srfake.New(srfake.WithAuth("Basic dTpwdy1hdnJv")) // u:pw-avro
+	t.Cleanup(r.Close)
+	check := func(password string) (registry Finding) {
+		cfg := DefaultConfig()
+		cfg.Source.DSN, cfg.Source.Table, cfg.Kafka.Brokers = "postgres://walpost@127.0.0.1:1/shop", "public.outbox", []string{"127.0.0.1:1"}
+		cfg.Records.Value.Name, cfg.SchemaRegistry.URLs = "avro", []string{r.URL()}
+		cfg.SchemaRegistry.Username, cfg.SchemaRegistry.Password = "u", conf.Secret(password)
+		found, err := Check(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			if f.Side == doctor.Registry {
+				return f
+			}
+		}
+		return registry
+	}
+	if f := check("pw-avro"); f.Verdict != OK {
+		t.Errorf("%+v", f)
+	}
+	if f := check("pw-other"); f.Verdict != Fail || !strings.Contains(f.FixText(), "schema_registry.username") || strings.Contains(f.Why+f.FixText(), "pw-") {
+		t.Errorf("%+v", f)
+	}
+	r.Close()
+	if f := check("pw-avro"); f.Verdict != Fail || !strings.Contains(f.Why, "connection refused") || strings.Contains(f.Why+f.FixText(), "pw-") {
+		t.Errorf("%+v", f)
 	}
 }
 

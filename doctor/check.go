@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/replication"
@@ -22,6 +24,8 @@ type Run struct {
 	Source *replication.Source
 	Router *router.Router
 	Kafka  *sink.Config // nil if records go elsewhere
+	// Reach asks the schema registry; nil without one.
+	Reach func(ctx context.Context) error
 	// Postgres replaces checkPostgres for a source that has no slot; nil otherwise.
 	Postgres func(ctx context.Context) []Finding
 	// Checkpoint is the topic of the checkpoints, or empty.
@@ -38,7 +42,7 @@ type Run struct {
 // minute at the most.
 func Check(ctx context.Context, run Run) []Finding {
 	var all, known sync.WaitGroup
-	var database, clock, rows, kafka []Finding
+	var database, clock, rows, kafka, registry []Finding
 	var want expectation // known guards it
 	all.Go(func() { clock = databaseClock(ctx, run.Source) })
 	known.Go(func() {
@@ -63,9 +67,22 @@ func Check(ctx context.Context, run Run) []Finding {
 			})
 		})
 	}
+	if run.Reach != nil {
+		all.Go(func() { registry = checkRegistry(run.Reach(ctx)) })
+	}
 	known.Wait()
 	all.Wait()
-	return slices.Concat(database, clock, rows, kafka)
+	return slices.Concat(database, clock, rows, kafka, registry)
+}
+
+// checkRegistry judges the answer of the schema registry.
+func checkRegistry(err error) []Finding {
+	f := Finding{Side: Registry, Name: "connection", Verdict: OK, Why: "the schema registry answers, and accepts the login"}
+	if err != nil {
+		f.Verdict, f.Why = Fail, err.Error()
+		f.Fix = fix.ByWords(cmp.Or(fault.Hint(err), "Start the registry, or correct schema_registry.urls and schema_registry.tls. walpost run waits for it."))
+	}
+	return []Finding{f}
 }
 
 // databaseClock compares the database's clock with this machine's clock. It finds nothing if the database cannot be reached, which

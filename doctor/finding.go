@@ -19,4 +19,5 @@ type Side = condition.Side
 const (
 	OK, Warn, Fail  = condition.OK, condition.Warn, condition.Fail
 	Postgres, Kafka = condition.Postgres, condition.Kafka
+	Registry        = condition.Registry
 )

@@ -64,6 +64,8 @@ type sampler struct {
 	topics   map[string]topicTraffic
 	rowsRead int
 	bad      error // the first row that gives no record
+
+	unanswered error // of the schema registry; then no further row is read
 }
 
 // unusedColumns finds columns of text or headers that an application probably writes for its consumers, and that are in no record.
@@ -132,6 +134,8 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) {
 		}
 	}
 	switch {
+	case s.unanswered != nil:
+		s.Warn(name, fix.ByWords("Run walpost check again once the registry answers."), "the rows were not checked: %s", s.unanswered)
 	case s.bad != nil:
 		s.Warn(name, fix.ByWords(s.badRow()), "a row of the table cannot be published: %s", s.bad)
 	case s.rowsRead > 0:
@@ -147,6 +151,9 @@ func (s *sampler) badRow() string {
 
 // read routes what a selection reads, on a connection of its own: one that a timeout ended reads nothing more.
 func (s *sampler) read(ctx context.Context, i int, sel table.Selection) error {
+	if s.unanswered != nil {
+		return nil
+	}
 	reader, err := s.open(ctx)
 	if err != nil {
 		return err
@@ -166,6 +173,9 @@ func (s *sampler) read(ctx context.Context, i int, sel table.Selection) error {
 		ok, err := s.run.Router.Route(ev, &rec)
 		traffic, known := s.topics[rec.Topic]
 		switch {
+		case fault.Retryable(err): // the schema registry does not answer
+			s.unanswered = err
+			return nil
 		case err != nil && s.bad == nil:
 			s.bad = err
 		case err == nil && ok && (known || len(s.topics) < sampleTopics):

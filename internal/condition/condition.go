@@ -32,6 +32,7 @@ type Side string
 const (
 	Postgres Side = "postgres"
 	Kafka    Side = "kafka"
+	Registry Side = "registry"
 )
 
 // A Need says how a start takes a Fail.

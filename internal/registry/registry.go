@@ -172,10 +172,30 @@ func (c *Client) failed(q question, err error) (uint32, error) {
 		return 0, fault.WithHint(fmt.Errorf("schema registry: the schema is not registered in subject %q: %s", q.subject, q.schema),
 			"Register it, or set auto.register.schemas of the converter to true.")
 	}
+	return 0, told(fmt.Sprintf("subject %q: ", q.subject), err)
+}
+
+// Reach asks the registry something that needs no privilege of a subject, and has a short answer.
+func (c *Client) Reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if _, err := c.api.Subjects(sr.WithParams(ctx, sr.SubjectPrefix("walpost-check"))); err != nil {
+		return told("", err)
+	}
+	return nil
+}
+
+// told is an error of the client in walpost's words, with a hint if the registry refuses the login.
+func told(about string, err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = fmt.Errorf("%s %s: %w", e.Op, e.URL, e.Err)
 	}
-	return 0, fmt.Errorf("schema registry: subject %q: %w", q.subject, err)
+	code := status(err)
+	err = fmt.Errorf("schema registry: %s%w", about, err)
+	if code == http.StatusUnauthorized || code == http.StatusForbidden {
+		return fault.WithHint(err, "Correct schema_registry.username and schema_registry.password or password_file. The user reads subjects, and registers schemas unless auto.register.schemas is false.")
+	}
+	return err
 }
 
 // status is the status of the answer that err is, and 0 if err is something else.
