@@ -23,14 +23,14 @@ type Converter struct {
 // to another converter. The Delegate has no Name if there is none.
 type DelegatingConverter struct {
 	Converter `suffix:""`
-	// With the converter `binary`: the converter of values that aren't bytes.
+	// With `binary`: the converter of values that aren't bytes.
 	Delegate Converter `suffix:".delegate.converter.type" words:"|string|json|bytes"`
-	// With the converter `avro`: register missing schemas instead of waiting for them.
+	// With `avro`: register missing schemas. Otherwise walpost waits for them.
 	AutoRegister bool `suffix:".auto.register.schemas"`
-	// With the converter `avro`, without `auto.register.schemas`: use the subject's latest version, if it
-	// has the same encoding.
+	// With `avro`, without `auto.register.schemas`: use the subject's latest version, which must encode the
+	// same.
 	UseLatest bool `suffix:".use.latest.version"`
-	// With the converter `avro`: what subjects are named after.
+	// With `avro`: what a subject is named after.
 	Subjects string `suffix:".subject.name.strategy" words:"topic|record|topic_record"`
 }
 

@@ -36,13 +36,13 @@ type Config struct {
 // TLS names PEM files, all of them optional. They are read again for every connection, so a renewed certificate needs no
 // restart.
 type TLS struct {
-	// A PEM file with the authorities to trust instead.
+	// The authorities to trust instead (PEM).
 	CAFile string `yaml:"ca_file" example:"/etc/walpost/ca.pem"`
-	// A PEM file with walpost's certificate.
+	// walpost's certificate (PEM).
 	CertFile string `yaml:"cert_file" example:"/etc/walpost/client.pem"`
-	// A PEM file with the certificate's key.
+	// The certificate's key (PEM).
 	KeyFile string `yaml:"key_file" example:"/etc/walpost/client.key"`
-	// The name in the server's certificate, if it isn't the server's host.
+	// The name in the server's certificate, if not its host.
 	ServerName string `yaml:"server_name" example:"kafka.internal"`
 }
 
