@@ -165,10 +165,11 @@ func (c *Client) latest(ctx context.Context, q question) (uint32, error) {
 // failed is the answer if the registry has none. A command that writes nothing gets the id 0 for a
 // schema that is not registered.
 func (c *Client) failed(q question, err error) (uint32, error) {
-	if status(err) == http.StatusNotFound {
-		if !c.produces {
-			return 0, nil
-		}
+	switch {
+	case status(err) != http.StatusNotFound:
+	case !c.produces:
+		return 0, nil
+	case !q.register:
 		return 0, fault.WithHint(fmt.Errorf("schema registry: the schema is not registered in subject %q: %s", q.subject, q.schema),
 			"Register it, or set auto.register.schemas of the converter to true.")
 	}
@@ -185,15 +186,18 @@ func (c *Client) Reach(ctx context.Context) error {
 	return nil
 }
 
-// told is an error of the client in walpost's words, with a hint if the registry refuses the login.
+// told is an error of the client in walpost's words, with a hint if the configuration is its cause.
 func told(about string, err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = fmt.Errorf("%s %s: %w", e.Op, e.URL, e.Err)
 	}
 	code := status(err)
 	err = fmt.Errorf("schema registry: %s%w", about, err)
-	if code == http.StatusUnauthorized || code == http.StatusForbidden {
+	switch code {
+	case http.StatusUnauthorized, http.StatusForbidden:
 		return fault.WithHint(err, "Correct schema_registry.username and schema_registry.password or password_file. The user reads subjects, and registers schemas unless auto.register.schemas is false.")
+	case http.StatusNotFound:
+		return fault.WithHint(err, "schema_registry.urls must have the path of Confluent's API, such as /apis/ccompat/v7 for Apicurio Registry.")
 	}
 	return err
 }
