@@ -409,7 +409,7 @@ func TestConvertReadsEachPublicationOnce(t *testing.T) {
 func TestPublishedConfigurationsConvertOrNameTheNextStep(t *testing.T) {
 	steps := regexp.MustCompile(`set plugin\.name=pgoutput with a new slot|curl http://connect:8083/connectors/<name>/config|--worker worker\.properties|` +
 		`convert again with --dsn postgres://\S+, or name the outbox with --table schema\.table|write each one as an option of application\.properties|` +
-		`keep Debezium Server for this sink|keep a connector with its own slot|[Ll]eave the option out|walpost supports StringConverter, JsonConverter|` +
+		`keep Debezium Server for this sink|keep a connector with its own slot|[Ll]eave the option out|set it to \w+ here and in the consumers|walpost supports StringConverter, JsonConverter|` +
 		`oc process --local|is required$`)
 	shapes, converted := 0, 0
 	for _, c := range conversionCases(t) {

@@ -63,7 +63,7 @@ func writeAvro(w *writer, class, which string, s converterOptions) {
 	}
 	for _, e := range w.in.List {
 		if strings.HasPrefix(e.Name, s.prefix) && !w.done[e.Name] && w.in.Format != input.Server {
-			w.bad(e.Name, "walpost has no such option of the converter: leave it out, or write what it means under schema_registry")
+			w.bad(e.Name, "walpost has no such option of the converter: leave the option out, or write what it means under schema_registry")
 		}
 	}
 }
