@@ -432,7 +432,7 @@ func simulate(t *testing.T, seed uint64, clean bool, tx *txBroker) {
 			s.trouble()
 		}
 		<-written
-		for n := 0; n < 60 && (n == 0 || s.cur.ended() || s.cur.relay.Status().Bad != nil || !s.eventually(0, s.allDelivered)); n++ { // who is poisoned halts
+		for n := 0; n < 200 && (n == 0 || s.cur.ended() || s.cur.relay.Status().Bad != nil || !s.eventually(0, s.allDelivered)); n++ { // who is poisoned halts
 			time.Sleep(10 * time.Second)
 			s.passOver(0)
 			s.revive()
