@@ -44,12 +44,17 @@ func BenchmarkBacklog(b *testing.B) {
 		readers = append(readers, reader{"pg_recvlogical", e.recvlogical(path)})
 	}
 	for i, path := range e.builds {
-		readers = append(readers, reader{e.name(i), e.walpost(path)})
+		readers = append(readers, reader{e.name(i), e.walpost(path, "")}, reader{e.name(i) + "-stream", e.walpost(path, ", bulk_catch_up: never")})
 	}
 	if *withDebezium {
 		readers = append(readers, reader{"debezium", e.debezium(b)})
 	}
-	for _, g := range []*backlog{{name: "transaction", rows: *rows}, {name: "rows", rows: *txns, commit: "COMMIT;"}} {
+	for _, g := range []*backlog{
+		{name: "transaction", rows: *rows},
+		{name: "rows", rows: *txns, commit: "COMMIT;"},
+		{name: "hundred", rows: *hundreds, commit: "IF n % 100 = 0 THEN COMMIT; END IF;"},
+		{name: "busy", rows: *busy, commit: "INSERT INTO other SELECT repeat('x', 200) FROM generate_series(1, 10); COMMIT;"},
+	} {
 		if g.rows == 0 {
 			continue
 		}
@@ -65,12 +70,15 @@ func BenchmarkBacklog(b *testing.B) {
 
 func (e *env) measure(b *testing.B, g *backlog, r reader) {
 	before := load(b)
+	postmaster := e.pg.Value(b, e.dsn, "SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)")
 	var took time.Duration
-	var cpu, peak float64
+	var cpu, server, peak float64
 	passes := 0.0
 	for b.Loop() {
 		slot := e.slot(b, g.slot)
+		m := newMeter(b.Context(), func() []string { return children(postmaster) })
 		p, t := r.read(b, g, slot)
+		server += m.seconds()
 		e.drop(b, slot)
 		took += t
 		cpu += p.processorTime()
@@ -81,6 +89,7 @@ func (e *env) measure(b *testing.B, g *backlog, r reader) {
 	b.ReportMetric(0, "ns/op") // it has the preparations in it
 	b.ReportMetric(events/took.Seconds(), "events/s")
 	b.ReportMetric(cpu/events*1e6, "CPU-s/Mevents")
+	b.ReportMetric(server/events*1e6, "server-CPU-s/Mevents")
 	b.ReportMetric(peak, "peak-MB")
 	b.ReportMetric(before, "load")
 }
@@ -124,11 +133,13 @@ func (e *env) recvlogical(path string) func(*testing.B, *backlog, string) (*proc
 }
 
 // walpost is `walpost run` into Kafka. The time ends when the brokers have everything.
-func (e *env) walpost(path string) func(*testing.B, *backlog, string) (*process, time.Duration) {
+func (e *env) walpost(path, source string) func(*testing.B, *backlog, string) (*process, time.Duration) {
 	return func(b *testing.B, g *backlog, slot string) (*process, time.Duration) {
 		topic, prefix := e.topic(b)
 		adm := kadm.NewClient(e.kafka.Client(b))
+		e.source = source
 		p := e.relay(b, path, slot, prefix)
+		e.source = ""
 		e.stored(b, g.rows, adm, topic, p)
 		took := time.Since(p.began)
 		p.stop(b)

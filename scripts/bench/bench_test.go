@@ -23,6 +23,8 @@ import (
 var (
 	rows         = flag.Int("rows", 500_000, "rows of the backlog in one transaction")
 	txns         = flag.Int("txns", 300_000, "transactions of the backlog with one row each")
+	hundreds     = flag.Int("hundreds", 0, "rows of a further backlog, in transactions of 100")
+	busy         = flag.Int("busy", 0, "rows of a further backlog, in transactions with one row of it and ten of another table")
 	rounds       = flag.Int("rounds", 3, "times that each reader is measured")
 	rates        = flag.String("rates", "200,1000,3000", "events per second for the measurement of latency")
 	seconds      = flag.Int("seconds", 15, "seconds for each rate")
@@ -54,6 +56,7 @@ type env struct {
 const schema = `
 CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb NOT NULL,
  created_at timestamptz NOT NULL DEFAULT now());
+CREATE TABLE other (pad text);
 CREATE PUBLICATION bench FOR TABLE outbox WITH (publish = 'insert');
 -- A row of about 300 bytes of jsonb, most of which do not compress. The payload carries the place in the order of writing.
 CREATE PROCEDURE put(n bigint) LANGUAGE sql AS $$
