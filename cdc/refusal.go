@@ -32,5 +32,8 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // BadBecause is Reason, for callers that ask for behaviour.
 func (r *Refusal) BadBecause() Reason { return r.Reason }
 
+// ErrReopen is the error of a session that has nothing wrong, but another session would read better.
+var ErrReopen = errors.New("a new session reads on")
+
 // ErrTakenBack is the error of a record that its sender took back before the sink delivered it.
 var ErrTakenBack = errors.New("the record was taken back before it was delivered")

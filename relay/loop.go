@@ -379,12 +379,18 @@ func (l *loop) lose(err error) error {
 		l.ended("refused", err)
 		return err
 	}
-	l.ended("lost", nil)
-	l.noteError(err, &l.lost)
 	// The next session may be on another server, after a failover, and starts where the record is.
 	// So all that is acknowledged goes into the record before.
 	l.checkpointer.last, l.checkpointer.commits.more = time.Time{}, false
 	l.checkpointer.due(l.now, l.phase, false)
+	if errors.Is(err, cdc.ErrReopen) {
+		l.ended("reopened", nil)
+		l.log.Info("opening a new session", "why", err, "in_flight", l.inFlight())
+		l.to(loses, err.Error())
+		return nil
+	}
+	l.ended("lost", nil)
+	l.noteError(err, &l.lost)
 	l.lost.Fault(time.Now(), l.log).Warn("source lost", errFields(err, "in_flight", l.inFlight())...)
 	l.to(loses, "source lost: "+err.Error())
 	return nil

@@ -346,6 +346,27 @@ func TestLostSessionLeavesTheSinkAlone(t *testing.T) {
 	})
 }
 
+// A source that asks for a new session is no lost source: nothing warns, and nothing is delivered twice.
+func TestASessionThatGivesWayIsNotLost(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.do(func() { w.maxDelay = 3 * time.Second })
+		r := w.start(Config{Window: Window{Events: 10}})
+		w.commit(keys(30)...)
+		for range 3 {
+			w.cut(fault.Retry(cdc.ErrReopen))
+			w.want(t, 2*time.Second, "session again", func() bool { return w.session != nil })
+			time.Sleep(700 * time.Millisecond)
+		}
+		w.want(t, time.Minute, "all delivered", w.allDelivered)
+		r.stopped(t, 10*time.Second)
+		if st := r.relay.Status(); st.Sessions["lost"] != 0 || st.Sessions["reopened"] == 0 || len(st.Troubles) != 0 || st.Events != 30 {
+			t.Errorf("%+v", st)
+		}
+		r.wantLog(t, "source lost", 0)
+		r.wantLog(t, "opening a new session", int(r.relay.Status().Sessions["reopened"]))
+	})
+}
+
 func TestSourceDownIsLoggedAtItsEdges(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		r := w.start(Config{})

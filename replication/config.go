@@ -68,6 +68,10 @@ type Config struct {
 	// Let keepalives advance an idle slot. `false` is for Postgres forks whose keepalives run ahead of
 	// the data.
 	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
+	// Read by SQL, from a temporary copy of the slot, while walpost is this far behind in the WAL: a
+	// size, or `auto` (64MiB). `never` reads only the stream. See
+	// [performance.md](performance.md#catching-up-in-bulk).
+	BulkCatchUp string `yaml:"bulk_catch_up" words:"auto|never" pattern:"^(auto|never|[1-9][0-9]*[KMG]iB)$" want:"auto, never or a size such as 64MiB" example:"never"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.
 	Outbox Outbox `yaml:"-"`
@@ -89,7 +93,7 @@ const defaultCreateTimeout = 10 * time.Minute
 // DefaultConfig has every default. The DSN and a table have none.
 func DefaultConfig() Config {
 	return Config{
-		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true,
+		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true, BulkCatchUp: "auto",
 		CreateTimeout: defaultCreateTimeout, Messages: logicalmsg.Config{Format: logicalmsg.Row},
 	}
 }

@@ -38,6 +38,7 @@ type Session struct {
 	conn *pgconn.PgConn // from Start on it sends statuses, and the wire does the rest
 	sql  prober
 	wire *wire // from Start on
+	bulk *bulk // what is read now instead of wire; nil for none
 
 	identity cdc.Identity
 	dec      *pgoutput.Decoder
@@ -49,6 +50,7 @@ type Session struct {
 	flush    cdc.LSN // newest safe position: reported as flush and apply; never goes back
 	idle     cdc.LSN // newest keepalive handed on
 	err      error   // what ended the session
+	reopen   error   // why another session would read better; nil for no reason
 
 	statusAt time.Time // when the newest status was sent
 	owed     bool      // an answer to a keepalive is due
@@ -89,6 +91,11 @@ type sessionConfig struct {
 	watch watcher
 	// patience is the Source's; nil for a session whose slot nobody else reads.
 	patience *patience
+	// catchUp says when to read in bulk, beside makes the connection for it, and noBulk is why it is impossible. A nil catchUp reads
+	// only the stream.
+	catchUp *catchUp
+	beside  func(ctx context.Context) (*pgconn.PgConn, error)
+	noBulk  string
 	// probe makes a fresh SQL connection, asks it something and closes it. The session's probe goroutine calls it.
 	probe func(ctx context.Context) error
 }
@@ -136,6 +143,7 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 		return errors.New("session was started before")
 	}
 	if err := s.start(ctx, at.LSN()); err != nil {
+		s.endBulk()
 		if s.err = err; s.wire != nil {
 			s.wire.deadlines.forget()
 		}
@@ -157,7 +165,8 @@ func (s *Session) start(ctx context.Context, at cdc.LSN) error {
 	s.wire = newWire(s.conn.Conn())
 	s.received = at
 	s.seed()
-	if err := s.takeSlot(ctx, at); err != nil {
+	until := s.plan(at)
+	if err := s.takeSlot(ctx, until); err != nil {
 		return err
 	}
 	s.statusAt = time.Now()
@@ -172,7 +181,11 @@ func (s *Session) start(ctx context.Context, at cdc.LSN) error {
 		s.seed()
 	}
 	s.idle = s.received
-	s.began = max(at, s.confirmed())
+	if s.began = max(at, s.confirmed()); s.began < until {
+		if err := s.openBulk(ctx, s.began, until); err != nil {
+			return err
+		}
+	}
 	s.detectShutdown()
 	return nil
 }
@@ -221,6 +234,9 @@ func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 	s.callCtx = ctx
 	ev, err := s.next(ctx, wait)
 	if err != nil && !interrupted(ctx, err) {
+		if s.bulk != nil && s.reopen == nil {
+			err = s.bulk.fault(s.cfg.slot, err)
+		}
 		err = s.fail(err)
 	}
 	return ev, err
@@ -232,12 +248,22 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 		if ev := s.order.Next(); ev != nil {
 			return ev, nil
 		}
-		kind, body, ok, err := s.wire.take()
+		if err := s.due(); err != nil {
+			return nil, err
+		}
+		wire, message := s.wire, s.message
+		if s.bulk != nil {
+			wire, message = s.bulk.wire, s.bulkMessage
+			if err := s.bulk.ask(s.writeDeadline(ctx)); err != nil {
+				return nil, err
+			}
+		}
+		kind, body, ok, err := wire.take()
 		switch {
 		case err != nil:
 			return nil, err
 		case ok:
-			ev, err := s.message(kind, body)
+			ev, err := message(kind, body)
 			if err == nil {
 				ev = s.order.Take(ev)
 			}
@@ -265,7 +291,7 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 			}
 		}
 		s.dec.Release()
-		switch err := s.wire.fill(ctx, now, until); {
+		switch err := wire.fill(ctx, now, until); {
 		case err == nil:
 		case errors.Is(err, errQuiet):
 			if err := s.silence(); err != nil {
@@ -354,10 +380,16 @@ func (s *Session) Close(ctx context.Context) error {
 	}
 	defer s.wire.deadlines.forget()
 	defer s.wire.kill()
-	alive := s.over() == nil && s.dec != nil
+	err := s.over()
+	apart := s.bulk != nil || errors.Is(err, cdc.ErrReopen) // the stream is full of what nobody wants to read
+	s.endBulk()
 	s.err = errClosed
-	if !alive {
+	switch {
+	case s.dec == nil, err != nil && !apart:
 		return nil
+	case apart:
+		s.wire.kill()
+		return s.freed(ctx)
 	}
 	// CopyDone, then Terminate. The server acts on what comes before them first: the newest status counts.
 	if err := s.wire.write([]byte{'c', 0, 0, 0, 4, 'X', 0, 0, 0, 4}, s.writeDeadline(ctx)); err != nil {
@@ -391,6 +423,11 @@ func (s *Session) drain(ctx context.Context) error {
 			return nil // the server is gone, and the slot with it
 		}
 	}
+	return s.freed(ctx)
+}
+
+// freed waits until the server has freed the slot.
+func (s *Session) freed(ctx context.Context) error {
 	for looks := 1; s.cfg.recheck != nil; looks++ {
 		identity, err := s.cfg.recheck(ctx)
 		if err != nil || !identity.SlotFound.Active {
