@@ -32,7 +32,7 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // BadBecause is Reason, for callers that ask for behaviour.
 func (r *Refusal) BadBecause() Reason { return r.Reason }
 
-// ErrReopen is the error of a session that has nothing wrong, but another session would read better.
+// ErrReopen says that nothing is wrong with a session, but that another one would read better.
 var ErrReopen = errors.New("a new session reads on")
 
 // ErrTakenBack is the error of a record that its sender took back before the sink delivered it.

@@ -369,6 +369,26 @@ func (l *loop) confirm() error {
 	return nil
 }
 
+// giveWay waits until another session has nothing to repeat, whichever process opens it. The slot is
+// still held meanwhile.
+func (l *loop) giveWay(ctx context.Context) error {
+	c := l.checkpointer
+	l.now, l.connector.settled, c.commits.more = time.Now(), false, false
+	return l.settle(ctx, l.now.Add(l.cfg.ShutdownGrace), func() bool {
+		switch {
+		case l.sess == nil:
+			return true
+		case l.inFlight()+l.parker.busy() > 0 || c.writing() || l.now.Before(c.retry):
+			return false
+		case c.unsaved(l.now, l.phase):
+			c.save(l.now)
+			return false
+		}
+		l.connector.settled = true
+		return true
+	})
+}
+
 // lose ends the session because of err. It returns nil if another session can help.
 func (l *loop) lose(err error) error {
 	err = fmt.Errorf("session from %s: %w", l.start, err)
@@ -389,6 +409,7 @@ func (l *loop) lose(err error) error {
 		l.to(loses, err.Error())
 		return nil
 	}
+	l.connector.settled = false
 	l.ended("lost", nil)
 	l.noteError(err, &l.lost)
 	l.lost.Fault(time.Now(), l.log).Warn("source lost", errFields(err, "in_flight", l.inFlight())...)
