@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -91,7 +90,8 @@ func spare(f *pg.Facts) string {
 		return "it is a standby"
 	case f.Slot != nil && f.Slot.Failover: // the copy would be read before the standbys have the WAL
 		return "the slot is a failover slot"
-	case f.Server.Slots >= f.Server.MaxSlots:
+	// One more stays free: ReadAhead needs it, or others do.
+	case f.Server.Slots+2 > f.Server.MaxSlots:
 		return "max_replication_slots leaves no slot for a copy"
 	case f.Server.Senders+2 > f.Server.MaxSenders:
 		return "max_wal_senders leaves no connection for a copy"
@@ -120,6 +120,9 @@ type bulk struct {
 // plan returns where the stream begins: at the position at, or farther on if what is before is read in bulk.
 func (s *Session) plan(at cdc.LSN) (until cdc.LSN) {
 	c, head := s.cfg.catchUp, s.cfg.identity.Server
+	if c != nil {
+		c.head.Store(uint64(head)) // what Check saw may be of another server
+	}
 	if at = max(at, s.confirmed()); !c.pays(at, head) {
 		return at
 	}
@@ -146,7 +149,7 @@ func (s *Session) openBulk(ctx context.Context, from, until cdc.LSN) error {
 		b.read += ", " + quoteText(option.name) + ", " + pgname.QuoteLiteral(option.value)
 	}
 	b.read += ")) TO STDOUT (FORMAT binary);"
-	_, err = conn.Exec(ctx, "SELECT FROM pg_catalog.pg_copy_logical_replication_slot("+pgname.QuoteLiteral(s.cfg.slot)+", "+b.copied+", true)").ReadAll()
+	_, err = conn.Exec(ctx, endsWithUs+"SELECT FROM pg_catalog.pg_copy_logical_replication_slot("+pgname.QuoteLiteral(s.cfg.slot)+", "+b.copied+", true)").ReadAll()
 	if err == nil {
 		err = conn.SyncConn(ctx) // see Session.start
 	}
@@ -162,6 +165,10 @@ func (s *Session) openBulk(ctx context.Context, from, until cdc.LSN) error {
 	s.cfg.logger.Info("far behind: reading in bulk", "slot", s.cfg.slot, "from", from.String(), "until", until.String())
 	return nil
 }
+
+// endsWithUs has the server notice that this machine is gone: wal_sender_timeout does not count here, and the copy keeps WAL. The last one
+// also ends a connection that is not read, so it is longer than heldSnapshot.
+const endsWithUs = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3; SET tcp_user_timeout = '60s'; "
 
 // denied reports whether the server will never let the role copy a slot.
 func denied(err error) bool {
@@ -188,8 +195,10 @@ func (b *bulk) ask(deadline time.Time) error {
 		}
 		b.end = min(b.at+chunk, b.until)
 		sql = fmt.Sprintf(b.read, b.end)
+		b.restart = 0
 	}
-	query, err := (&pgproto3.Query{String: sql + " SELECT restart_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = " + b.copied}).Encode(nil)
+	sql += fmt.Sprintf(" SELECT restart_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = %s AND confirmed_flush_lsn >= '%s'", b.copied, max(b.from, b.end))
+	query, err := (&pgproto3.Query{String: sql}).Encode(nil)
 	if err != nil {
 		return err
 	}
@@ -268,18 +277,20 @@ func (s *Session) bulkRow(row []byte) (*cdc.Event, error) {
 func (s *Session) chunkRead() (*cdc.Event, error) {
 	b := s.bulk
 	b.slow, b.began, b.skip = time.Since(b.began) > slowSnapshot, time.Time{}, false
-	switch again := b.at - min(b.at, b.restart); {
+	again, most := b.at-min(b.at, b.restart), mostAgain*b.far
+	if b.end == 0 { // the main slot may have stayed where the segment before began
+		most *= 2
+	}
+	switch {
 	case s.dec.InTx:
 		return nil, fmt.Errorf("the chunk up to %s ends within the transaction that commits at %s", b.end, s.dec.CommitLSN)
 	case b.restart == 0:
-		return nil, errors.New("the copy of the slot is gone")
-	case b.end == 0: // the copy stands at from
-		return nil, nil
+		return nil, fmt.Errorf("the copy of the slot is not at %s", max(b.from, b.end))
 	case b.end < b.until && b.end-min(b.end, b.gave) > b.far/mostNothing:
 		b.pause(min(b.until, b.end+mostChunk*b.far))
 		s.reopen = fmt.Errorf("no transaction up to %s", b.end)
-	case b.end < b.until && again > mostAgain*b.far:
-		b.pause(b.until)
+	case b.end < b.until && again > most:
+		b.pause(max(b.until, b.at+again)) // since the next session decodes this again, too
 		s.reopen = fmt.Errorf("a transaction is open since before %s", b.restart)
 	case b.end == b.until:
 		if b.pays(b.until, max(s.identity.Server, cdc.LSN(b.head.Load()))) {
@@ -287,7 +298,7 @@ func (s *Session) chunkRead() (*cdc.Event, error) {
 		}
 		s.endBulk()
 	}
-	b.at = b.end
+	b.at = max(b.at, b.end)
 	s.received = max(s.received, b.at)
 	if b.at <= s.dec.Ended || b.at <= s.idle {
 		return nil, nil
@@ -331,19 +342,19 @@ func (s *Session) due() error {
 	return fault.Retry(fmt.Errorf("%w: %w", cdc.ErrReopen, s.reopen))
 }
 
-// held returns cdc.ErrReopen if a call in bulk has not been read for long.
-func (s *Session) held(now time.Time) error {
-	if b := s.bulk; b != nil && !b.began.IsZero() {
-		last := b.began
-		if b.wire.read.After(last) {
-			last = b.wire.read
-		}
-		if now.Sub(last) > heldSnapshot {
-			s.reopen = cmp.Or(s.reopen, fmt.Errorf("nothing was read in bulk for %s", heldSnapshot))
-		}
+// release frees the copy if a call has not been read for long. What is left is the stream's.
+func (s *Session) release(now time.Time) {
+	b := s.bulk
+	if b == nil || b.began.IsZero() {
+		return
 	}
-	if s.reopen == nil || s.bulk == nil {
-		return nil
+	last := b.began
+	if b.wire.read.After(last) {
+		last = b.wire.read
 	}
-	return fault.Retry(fmt.Errorf("%w: %w", cdc.ErrReopen, s.reopen))
+	if now.Sub(last) > heldSnapshot {
+		s.reopen = cmp.Or(s.reopen, fmt.Errorf("nothing was read in bulk for %s", heldSnapshot))
+		b.pause(b.until)
+		s.endBulk()
+	}
 }

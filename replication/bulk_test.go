@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/replication/internal/pgoutput"
 )
 
 // A tape is what a reader got, transaction by transaction.
@@ -193,17 +195,22 @@ func TestReadingInBulkGivesWhatTheStreamGives(t *testing.T) {
 			}
 		}
 		t.Log(len(p.done), "transactions,", inBulk, "of", before, "reads in bulk; sessions:", strings.Join(p.why, "; "))
-		// The copies went with their connections.
-		for until := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			left := w.value("SELECT count(*)::text FROM pg_replication_slots WHERE database = current_database() AND temporary")
-			if left == "0" {
-				break
-			}
-			if time.Now().After(until) {
-				t.Fatalf("%s copies are left", left)
-			}
-		}
+		w.noCopies()
 	})
+}
+
+// noCopies waits until no copy of a slot is left: they go with their connections.
+func (w *world) noCopies() {
+	w.Helper()
+	for until := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		left := w.value("SELECT count(*)::text FROM pg_replication_slots WHERE database = current_database() AND temporary")
+		if left == "0" {
+			return
+		}
+		if time.Now().After(until) {
+			w.Fatalf("%s copies are left", left)
+		}
+	}
 }
 
 // Whatever ends a session in the middle, nothing is missing and nothing comes out of order. The stream reads on where the reading in bulk
@@ -214,29 +221,68 @@ func TestReadingInBulkThatIsCutOffLosesNothing(t *testing.T) {
 		"reader":    "SELECT pg_terminate_backend(active_pid)::text FROM (" + bulkPID + ") b",
 		"walsender": "SELECT pg_terminate_backend(active_pid)::text FROM pg_replication_slots WHERE slot_name = current_database()",
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, testenv.Postgres(t, ""), outboxTable, "CREATE TABLE busy (v text)")
-			w.close(w.stream(0)) // makes the slot
-			w.busy("last")
-			stream := w.tape("never")
-			stream.until(`"last"`)
-			p := w.tape("512KiB")
-			cuts := 0
-			p.read(`"last"`, func(s *Session) {
-				if s.bulk != nil && len(p.done) > 300*cuts && !s.bulk.began.IsZero() && cuts < 2 {
-					if w.value("SELECT coalesce(("+cut+"), 'none')") == "true" {
-						cuts++
+		for _, version := range []string{"14", "15", "18"} {
+			t.Run(name+" "+version, func(t *testing.T) {
+				w := newWorld(t, testenv.Postgres(t, version), outboxTable, "CREATE TABLE busy (v text)")
+				w.close(w.stream(0)) // makes the slot
+				w.busy("last")
+				stream := w.tape("never")
+				stream.until(`"last"`)
+				p := w.tape("512KiB")
+				cuts := 0
+				p.read(`"last"`, func(s *Session) {
+					if s.bulk != nil && len(p.done) > 300*cuts && !s.bulk.began.IsZero() && cuts < 2 {
+						if w.value("SELECT coalesce(("+cut+"), 'none')") == "true" {
+							cuts++
+						}
 					}
+				})
+				p.compare(stream)
+				if cuts == 0 || len(p.why) == 0 {
+					t.Errorf("%d cuts, %d sessions that ended", cuts, len(p.why))
 				}
+				w.noCopies()
+				t.Log(cuts, "cuts; sessions:", strings.Join(p.why, "; "))
 			})
-			p.compare(stream)
-			if cuts == 0 || len(p.why) == 0 {
-				t.Errorf("%d cuts, %d sessions that ended", cuts, len(p.why))
-			}
-			t.Log(cuts, "cuts; sessions:", strings.Join(p.why, "; "))
-		})
+		}
 	}
 }
+
+// Every session decodes a transaction again that was open when it began. So while one is open, sessions that read in bulk become rare.
+func TestALongTransactionIsLeftToTheStream(t *testing.T) {
+	const mega = 1 << 20
+	for _, c := range []struct {
+		at, end, restart cdc.LSN // MiB, read from 100 on and until 120
+		paused           cdc.LSN
+		err              bool
+	}{
+		{at: 104, end: 108, restart: 90},
+		{at: 104, end: 108, restart: 80, paused: 128},
+		{at: 104, end: 120, restart: 80}, // it is read
+		{at: 100, end: 0, restart: 80},   // the segment before
+		{at: 100, end: 0, restart: 60, paused: 140},
+		{at: 104, end: 108, restart: 0, err: true},
+	} {
+		up := newCatchUp(&Config{BulkCatchUp: "1MiB", ConfirmKeepalives: true})
+		s := newSession(nil, nil, sessionConfig{catchUp: up})
+		s.dec = pgoutput.NewDecoder(100*mega, nil, pgoutput.Messages{})
+		s.bulk = &bulk{
+			catchUp: up, from: 100 * mega, until: 120 * mega, at: c.at * mega, end: c.end * mega, restart: c.restart * mega, gave: c.end * mega,
+			wire: newWire(discard{}),
+		}
+		_, err := s.chunkRead()
+		if got := cdc.LSN(up.paused.Load()); (err != nil) != c.err || got != c.paused*mega || (s.reopen != nil) != (c.paused > 0) {
+			t.Errorf("%+v: %v, paused up to %d MiB, %v", c, err, got/mega, s.reopen)
+		}
+	}
+}
+
+// discard is a connection that takes everything.
+type discard struct{ net.Conn }
+
+func (discard) Write(b []byte) (int, error)      { return len(b), nil }
+func (discard) SetWriteDeadline(time.Time) error { return nil }
+func (discard) Close() error                     { return nil }
 
 // A relay that reads in bulk has the slot as any other: a second one waits for it, and takes it when the first is gone.
 func TestTheSlotIsHeldWhileItIsReadInBulk(t *testing.T) {
@@ -289,7 +335,14 @@ func TestACallThatNobodyReadsIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.bulk.began, s.bulk.wire.read = time.Now().Add(-2*heldSnapshot), time.Now().Add(-2*heldSnapshot)
-	if err := s.Confirm(t.Context(), 0); !errors.Is(err, cdc.ErrReopen) || !fault.Retryable(err) {
+	if err := s.Confirm(t.Context(), 0); err != nil || s.bulk != nil {
+		t.Fatalf("in bulk: %t, %v", s.bulk != nil, err)
+	}
+	w.noCopies()
+	if err := s.Confirm(t.Context(), 0); err != nil || w.slot("active") != "true" {
+		t.Fatalf("the slot is free, %v", err)
+	}
+	if _, err := s.Next(t.Context(), time.Second); !errors.Is(err, cdc.ErrReopen) || !fault.Retryable(err) {
 		t.Errorf("%v", err)
 	}
 	w.close(s)
@@ -328,7 +381,7 @@ func TestAStreamThatFallsBehindGivesWay(t *testing.T) {
 }
 
 func TestWhereBulkIsImpossibleTheStreamReads(t *testing.T) {
-	free := pg.Server{MaxSlots: 10, Slots: 9, MaxSenders: 10, Senders: 8}
+	free := pg.Server{MaxSlots: 10, Slots: 8, MaxSenders: 10, Senders: 8}
 	for _, c := range []struct {
 		change func(f *pg.Facts)
 		want   string

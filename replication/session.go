@@ -233,7 +233,7 @@ func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 	}
 	s.callCtx = ctx
 	ev, err := s.next(ctx, wait)
-	if err != nil && !interrupted(ctx, err) {
+	if err != nil && !interrupted(ctx, err) && !errors.Is(err, cdc.ErrReopen) {
 		if s.bulk != nil && s.reopen == nil {
 			err = s.bulk.fault(s.cfg.slot, err)
 		}
@@ -381,14 +381,16 @@ func (s *Session) Close(ctx context.Context) error {
 	defer s.wire.deadlines.forget()
 	defer s.wire.kill()
 	err := s.over()
-	apart := s.bulk != nil || errors.Is(err, cdc.ErrReopen) // the stream is full of what nobody wants to read
+	apart := s.bulk != nil || s.reopen != nil // the stream is full of what nobody wants to read
 	s.endBulk()
 	s.err = errClosed
 	switch {
 	case s.dec == nil, err != nil && !apart:
 		return nil
-	case apart:
-		s.wire.kill()
+	case apart: // a Terminate without CopyDone ends the server's wait for us, behind the newest status
+		if s.wire.write([]byte{'X', 0, 0, 0, 4}, s.writeDeadline(ctx)) != nil {
+			return nil // the connection is gone, or will be
+		}
 		return s.freed(ctx)
 	}
 	// CopyDone, then Terminate. The server acts on what comes before them first: the newest status counts.
