@@ -67,6 +67,12 @@ func (p *tape) until(key string) {
 	p.w.Helper()
 	s := p.w.stream(0)
 	defer p.w.close(s)
+	p.on(s, key)
+}
+
+// on reads on in s.
+func (p *tape) on(s *Session, key string) {
+	p.w.Helper()
 	ctx, cancel := context.WithTimeout(p.w.Context(), time.Minute)
 	defer cancel()
 	for {
@@ -210,6 +216,30 @@ func (w *world) noCopies() {
 		if time.Now().After(until) {
 			w.Fatalf("%s copies are left", left)
 		}
+	}
+}
+
+// Wherever a session goes over to the stream, nothing is missing and nothing comes twice.
+func TestTheStreamGoesOnWhereBulkEnds(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable, "CREATE TABLE busy (v text)")
+	w.close(w.stream(0)) // makes the slot
+	w.busy("last")
+	stream := w.tape("never")
+	stream.until(`"last"`)
+	for n := range 20 {
+		p := w.tape("1MiB")
+		p.src.catchUp.most = cdc.LSN(70_001 + 50_021*n)
+		s := w.mustOpen(p.src, true)
+		if err := s.Start(t.Context(), s.Identity().SlotFound.Confirmed); err != nil || s.bulk == nil {
+			t.Fatalf("in bulk: %t, %v", s.bulk != nil, err)
+		}
+		p.src.catchUp.pause(cdc.MaxLSN) // so no other session comes
+		p.on(s, `"last"`)
+		if s.bulk != nil {
+			t.Error("all was read in bulk")
+		}
+		w.close(s)
+		p.compare(stream)
 	}
 }
 
