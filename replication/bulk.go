@@ -155,10 +155,7 @@ func (s *Session) openBulk(ctx context.Context, from, until cdc.LSN) error {
 	}
 	if err != nil {
 		pg.Close(conn)
-		if err = b.fault(s.cfg.slot, err); denied(err) {
-			b.pause(cdc.MaxLSN)
-		}
-		return err
+		return b.fault(s.cfg.slot, err)
 	}
 	b.wire = newWire(conn.Conn())
 	s.bulk = b
@@ -170,7 +167,7 @@ func (s *Session) openBulk(ctx context.Context, from, until cdc.LSN) error {
 // also ends a connection that is not read, so it is longer than heldSnapshot.
 const endsWithUs = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3; SET tcp_user_timeout = '60s'; "
 
-// denied reports whether the server will never let the role copy a slot.
+// denied reports whether the server will never let the role copy a slot, or read the copy.
 func denied(err error) bool {
 	state := pg.SQLState(err)
 	return state == pg.StateNoRight || state == stateNoFunction || state == stateNotSupported
@@ -179,6 +176,9 @@ func denied(err error) bool {
 // fault is what an error of the reading means: the stream reads this part of the WAL, and judges whether it can be read.
 func (b *bulk) fault(slot string, err error) error {
 	b.pause(b.until)
+	if denied(err) {
+		b.pause(cdc.MaxLSN)
+	}
 	return fault.Retry(fmt.Errorf("read slot %s in bulk up to %s: %w", slot, b.until, err))
 }
 

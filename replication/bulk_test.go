@@ -447,6 +447,39 @@ func TestWhereBulkIsImpossibleTheStreamReads(t *testing.T) {
 	}
 }
 
+// A role that may not read in bulk is not asked again.
+func TestWithoutTheRightToReadInBulkTheStreamReads(t *testing.T) {
+	for _, function := range []string{"pg_copy_logical_replication_slot(name, name, boolean)", "pg_logical_slot_get_binary_changes(name, pg_lsn, int, text[])"} {
+		w := newWorld(t, testenv.Postgres(t, "16"), outboxTable, "CREATE TABLE busy (v text)")
+		w.close(w.stream(0)) // makes the slot
+		w.busy("last")
+		stream := w.tape("never")
+		stream.until(`"last"`)
+		role := w.restricted()
+		w.exec("ALTER ROLE "+role+" REPLICATION", "GRANT SELECT ON outbox TO "+role, "REVOKE EXECUTE ON FUNCTION "+function+" FROM public")
+		p := w.tape("64KiB")
+		denied := 0
+		for begun := false; !begun; {
+			s := w.mustOpen(p.src, true)
+			err := s.Start(t.Context(), s.Identity().SlotFound.Confirmed)
+			for err == nil && s.bulk != nil {
+				_, err = s.Next(t.Context(), time.Second)
+			}
+			if err == nil {
+				p.on(s, `"last"`)
+				begun = true
+			} else if denied++; !fault.Retryable(err) || !strings.Contains(err.Error(), "permission denied") {
+				t.Fatal(err)
+			}
+			w.close(s)
+		}
+		p.compare(stream)
+		if denied != 1 {
+			t.Errorf("%s: denied %d times", function, denied)
+		}
+	}
+}
+
 // A fast shutdown does not wait for a reading in bulk, whether it is read or not.
 func TestAFastShutdownDoesNotHangOnBulk(t *testing.T) {
 	for _, version := range testenv.Versions {
