@@ -68,9 +68,8 @@ type Config struct {
 	// Let keepalives advance an idle slot. `false` is for Postgres forks whose keepalives run ahead of
 	// the data.
 	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
-	// Read by SQL, from a temporary copy of the slot, while walpost is this far behind in the WAL: a
-	// size, or `auto` (64MiB). `never` reads only the stream. See
-	// [performance.md](performance.md#catching-up-in-bulk).
+	// How far behind in the WAL walpost reads [in bulk](performance.md#catching-up-in-bulk): a size,
+	// `never`, or `auto` (64MiB).
 	BulkCatchUp string `yaml:"bulk_catch_up" words:"auto|never" pattern:"^(auto|never|[1-9][0-9]*[KMG]iB)$" want:"auto, never or a size such as 64MiB" example:"never"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.
