@@ -370,7 +370,8 @@ func (l *loop) confirm() error {
 }
 
 // giveWay waits until another session has nothing to repeat, whichever process opens it. The slot is
-// still held meanwhile.
+// still held meanwhile. If Kafka takes longer than a stop would wait, another process may repeat what
+// is in flight, as after a lost session.
 func (l *loop) giveWay(ctx context.Context) error {
 	c := l.checkpointer
 	l.now, l.connector.settled, c.commits.more = time.Now(), false, false
@@ -399,11 +400,14 @@ func (l *loop) lose(err error) error {
 		l.ended("refused", err)
 		return err
 	}
-	// The next session may be on another server, after a failover, and starts where the record is.
-	// So all that is acknowledged goes into the record before.
-	l.checkpointer.last, l.checkpointer.commits.more = time.Time{}, false
-	l.checkpointer.due(l.now, l.phase, false)
-	if errors.Is(err, cdc.ErrReopen) {
+	gaveWay := errors.Is(err, cdc.ErrReopen)
+	if !gaveWay || !l.connector.settled {
+		// The next session may be on another server, after a failover, and starts where the record is.
+		// So all that is acknowledged goes into the record before.
+		l.checkpointer.last, l.checkpointer.commits.more = time.Time{}, false
+		l.checkpointer.due(l.now, l.phase, false)
+	}
+	if gaveWay {
 		l.ended("reopened", nil)
 		l.log.Info("opening a new session", "why", err, "in_flight", l.inFlight())
 		l.to(loses, err.Error())
