@@ -58,11 +58,11 @@ type catchUp struct {
 }
 
 func newCatchUp(cfg *Config) *catchUp {
-	c := &catchUp{far: farBehind}
+	c := &catchUp{}
 	switch cfg.BulkCatchUp {
-	case "auto", "":
-	case "never":
-		c.far = 0
+	case "auto":
+		c.far = farBehind
+	case "never", "":
 	default:
 		var far size.Bytes
 		_ = far.UnmarshalText([]byte(cfg.BulkCatchUp)) // which the field's pattern is of
@@ -90,6 +90,8 @@ func spare(f *pg.Facts) string {
 		return "it is a standby"
 	case f.Slot != nil && f.Slot.Failover: // the copy would be read before the standbys have the WAL
 		return "the slot is a failover slot"
+	case f.Slot != nil && f.Slot.WALStatus == "unreserved": // the stream lets go of WAL sooner
+		return "the slot is about to lose WAL"
 	// One more stays free: ReadAhead needs it, or others do.
 	case f.Server.Slots+2 > f.Server.MaxSlots:
 		return "max_replication_slots leaves no slot for a copy"

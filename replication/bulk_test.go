@@ -419,6 +419,7 @@ func TestWhereBulkIsImpossibleTheStreamReads(t *testing.T) {
 		{func(*pg.Facts) {}, ""},
 		{func(f *pg.Facts) { f.Server.Recovery = true }, "standby"},
 		{func(f *pg.Facts) { f.Slot.Failover = true }, "failover"},
+		{func(f *pg.Facts) { f.Slot.WALStatus = "unreserved" }, "about to lose"},
 		{func(f *pg.Facts) { f.Server.Slots++ }, "max_replication_slots"},
 		{func(f *pg.Facts) { f.Server.Senders++ }, "max_wal_senders"},
 	} {

@@ -70,7 +70,7 @@ type Config struct {
 	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
 	// How far behind in the WAL walpost reads [in bulk](performance.md#catching-up-in-bulk): a size,
 	// `never`, or `auto` (64MiB).
-	BulkCatchUp string `yaml:"bulk_catch_up" words:"auto|never" pattern:"^(auto|never|[1-9][0-9]*[KMG]iB)$" want:"auto, never or a size such as 64MiB" example:"never"`
+	BulkCatchUp string `yaml:"bulk_catch_up" words:"auto|never" pattern:"^(auto|never|[1-9][0-9]*[KMG]iB)$" want:"auto, never or a size such as 64MiB" example:"auto"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.
 	Outbox Outbox `yaml:"-"`
@@ -92,7 +92,7 @@ const defaultCreateTimeout = 10 * time.Minute
 // DefaultConfig has every default. The DSN and a table have none.
 func DefaultConfig() Config {
 	return Config{
-		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true, BulkCatchUp: "auto",
+		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true, BulkCatchUp: "never",
 		CreateTimeout: defaultCreateTimeout, Messages: logicalmsg.Config{Format: logicalmsg.Row},
 	}
 }
@@ -159,7 +159,6 @@ func (c Config) Validate() (found conf.Problems) {
 	} else {
 		found.OneOf("source.snapshot", c.Snapshot, "", "never", "initial")
 	}
-	// While bulk catch-up does not exist, auto behaves as never.
 	return found
 }
 

@@ -270,7 +270,6 @@ func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D2s"
-		w.cfg.BulkCatchUp = "never"
 		w.close(w.stream(0)) // makes the slot
 		w.exec(fmt.Sprintf(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
 			SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 200)) FROM generate_series(1, %d) n`, rows))

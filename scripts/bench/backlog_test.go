@@ -44,7 +44,7 @@ func BenchmarkBacklog(b *testing.B) {
 		readers = append(readers, reader{"pg_recvlogical", e.recvlogical(path)})
 	}
 	for i, path := range e.builds {
-		readers = append(readers, reader{e.name(i), e.walpost(path, "")}, reader{e.name(i) + "-stream", e.walpost(path, ", bulk_catch_up: never")})
+		readers = append(readers, reader{e.name(i), e.walpost(path, "")}, reader{e.name(i) + "-bulk", e.walpost(path, ", bulk_catch_up: auto")})
 	}
 	if *withDebezium {
 		readers = append(readers, reader{"debezium", e.debezium(b)})
