@@ -402,6 +402,7 @@ func TestAnEventCostsTwoAllocations(t *testing.T) {
 			c.ExtendedHeaders, c.AdditionalPlacement = true, "event_type:header"
 		}),
 		"an object of headers": func(c *Config) { c.AdditionalPlacement = "payload:headers" },
+		"avro":                 avroValues,
 	} {
 		cfg := DefaultConfig()
 		cfg.TopicPrefix = "shop"

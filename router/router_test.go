@@ -398,6 +398,13 @@ func FuzzRoute(f *testing.F) {
 	})
 }
 
+// oneID is a Registry that has every schema.
+type oneID struct{}
+
+func (oneID) SchemaID(string, string, bool, bool) (uint32, error) { return 1, nil }
+
+func avroValues(c *Config) { c.Value.Name, c.Key.Name, c.Registry = "avro", "avro", oneID{} }
+
 func BenchmarkRoute(b *testing.B) {
 	object := `{"a": "` + strings.Repeat("x", 300) + `"}`
 	for _, c := range []struct {
@@ -414,6 +421,8 @@ func BenchmarkRoute(b *testing.B) {
 		{"string with 1000 headers", func(c *Config) { c.AdditionalPlacement = "payload:headers" }, objectOf(1000)},
 		{"json envelope", all(jsonValues, func(c *Config) { c.AdditionalPlacement = "event_type:envelope" }), object},
 		{"json expanded", all(jsonValues, func(c *Config) { c.ExpandJSON = true }), object},
+		{"avro", avroValues, object},
+		{"avro expanded", all(avroValues, func(c *Config) { c.ExpandJSON = true }), object},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			cfg := DefaultConfig()
