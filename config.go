@@ -39,7 +39,7 @@ type Config struct {
 	Router router.Options `yaml:"router"`
 	// How column values become bytes, under Kafka Connect's and Debezium's names.
 	Records router.Records `yaml:"records"`
-	// For the converter `avro`. walpost waits while it's down.
+	// The registry for the converter `avro`. walpost waits while it's down.
 	SchemaRegistry registry.Config `yaml:"schema_registry"`
 	// The Kafka cluster.
 	Kafka sink.Config `yaml:"kafka"`
