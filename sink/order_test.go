@@ -201,7 +201,7 @@ func TestRecordsWithoutAKeyStayTogether(t *testing.T) {
 			moves++
 		}
 	}
-	if len(in) != 500 || len(used) != 4 || moves > 500*5200/stickBytes+1 {
+	if len(in) != 500 || len(used) != 4 || moves > 2*500/(stickBytes/5200) { // twice as many as it should be; without staying, some 375
 		t.Errorf("%d records in %d partitions; %d moves", len(in), len(used), moves)
 	}
 }
