@@ -14,13 +14,13 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/lib/backoff"
+	"github.com/walpost/walpost/internal/wait"
 )
 
-const (
-	askTimeout = 10 * time.Second // for one answer of the registry
-	retryFirst = 250 * time.Millisecond
-	retryMost  = 10 * time.Second
-)
+const askTimeout = 10 * time.Second // for one answer of the registry
+
+var askAgain = backoff.Backoff{Min: 250 * time.Millisecond, Max: 10 * time.Second}
 
 // A Client asks for the ids of schemas. Converters remember them, so it asks once for each subject and
 // schema. Until Produce or Deliver, it only looks, and registers nothing.
@@ -109,7 +109,7 @@ func (c *Client) SchemaID(subject, schema string, register, latest bool) (uint32
 
 // insist asks until there is an answer.
 func (c *Client) insist(ctx context.Context, q question, p *Pending) {
-	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+	for failures := 1; ; failures++ {
 		id, err := c.ask(ctx, q)
 		if err == nil {
 			p.id = id
@@ -117,9 +117,7 @@ func (c *Client) insist(ctx context.Context, q question, p *Pending) {
 			return
 		}
 		p.fail(err)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !wait.For(ctx, askAgain.Pause(failures)) {
 			return
 		}
 	}
