@@ -17,6 +17,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/internal/testenv/short"
 )
@@ -27,6 +28,7 @@ var update = flag.Bool("update", false, "write records.jsonl")
 var bin string
 
 func TestMain(m *testing.M) {
+	keeper.Init()
 	short.SkipAll("a build of walpost")
 	os.Exit(func() int {
 		var err error
