@@ -94,7 +94,7 @@ func TestThePageAboutKubernetes(t *testing.T) {
 			checkCommand(t, line)
 		}
 	}
-	if commands < 10 {
+	if commands < 6 {
 		t.Errorf("only %d commands", commands)
 	}
 }
