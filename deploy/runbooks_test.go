@@ -20,6 +20,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 var (
 	sqlBlock    = regexp.MustCompile("(?s)```sql\n(.*?)```")
 	placeholder = regexp.MustCompile(`<[a-z]+>`)
+	ofService   = regexp.MustCompile(`^( *)sudo -u walpost walpost (.+) --config /etc/walpost/walpost\.yaml(.*?) +# systemd\n$`)
 )
 
 // TestRunbooksSQLRuns runs every SQL block of the runbooks, with the placeholders that their index names filled in.
@@ -101,7 +102,7 @@ func TestRunbooksKnowWhatAProviderRefuses(t *testing.T) {
 }
 
 // TestRunbooksHaveOneForm guards what a tired reader relies on: each page is short, and says in the same order how urgent it is (as the
-// severity of its alerts does), the first command, what to do, what not to do, and why.
+// severity of its alerts does), the first command, what to do, what not to do, and why. Each command of walpost stands there for systemd and for Kubernetes.
 func TestRunbooksHaveOneForm(t *testing.T) {
 	severities := map[string]string{}
 	for _, r := range rules(t) {
@@ -128,6 +129,15 @@ func TestRunbooksHaveOneForm(t *testing.T) {
 		form := regexp.MustCompile("(?s)^# [^\n]+\n\n\\*\\*" + urgent + "\\b.*?\n```sh\n[^\n]+# systemd\n[^\n]+# Kubernetes\n.*\n\\*\\*Don't\\*\\* .*\n\\*\\*Why\\.\\*\\* ")
 		if !form.Match(text) {
 			t.Errorf("%s does not have the form: %s, the first command for systemd and Kubernetes, what to do, Don't, Why", page, urgent)
+		}
+		for line := range strings.Lines(string(text)) {
+			if m := ofService.FindStringSubmatch(line); strings.Contains(line, "walpost.yaml") && (m == nil || !strings.Contains(string(text), line+m[1]+"kubectl exec ") ||
+				!regexp.MustCompile(`(?m)^ *kubectl exec (-it )?deployment/walpost -- walpost `+regexp.QuoteMeta(m[2]+m[3])+` +# Kubernetes$`).Match(text)) {
+				t.Errorf("%s: not as the user walpost, with its file, and for Kubernetes, too: %s", page, line)
+			}
+			if strings.HasPrefix(strings.TrimSpace(line), "walpost ") {
+				t.Errorf("%s: a command without its user: %s", page, line)
+			}
 		}
 	}
 }
