@@ -28,9 +28,9 @@ import (
 // not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
 type Config struct {
 	// The key of the checkpoint, by default `<database>.<slot>`, or `<database>.<schema>.<table>` when
-	// polling. Relays that share a topic for checkpoints or parked events need different names; the two
-	// processes of a hot standby share one. Before changing it, even by choosing another slot, release
-	// or drop parked keys.
+	// polling. Relays that share a topic for checkpoints or parked events need different names; a hot
+	// standby has the same one. Before changing it, even by choosing another slot, release or drop
+	// parked keys.
 	Name string `yaml:"name" pattern:"^[^/ \\t\\n]{0,200}$" want:"at most 200 characters without spaces or slashes" example:"shop.walpost"`
 
 	// What is read.
@@ -54,9 +54,8 @@ type Config struct {
 
 	// How long a stop waits for acknowledgements.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace" min:"0s" max:"1h" example:"30s"`
-	// How long a halted relay stays visible before it exits with code 3; with `forever`, until
-	// SIGTERM. Meanwhile, or within `shutdown_grace` if that's longer, it delivers what it read before
-	// a bad event.
+	// How long a halted relay stays visible before it exits with code 3. Meanwhile, or within
+	// `shutdown_grace` if that's longer, it delivers what it read before a bad event.
 	HaltLinger Linger `yaml:"halt_linger" words:"forever" min:"0s" example:"10m"`
 
 	// AcceptGap is the token of the one gap that Run may continue after. The refusal of the gap
@@ -97,15 +96,13 @@ const (
 
 // DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.
 type DeliveryConfig struct {
-	// With `exactly_once`, events and the checkpoint are in one Kafka transaction, so that a
-	// `read_committed` consumer gets each event once. See [guarantees.md](guarantees.md#exactly-once).
+	// With [`exactly_once`](guarantees.md#exactly-once), a `read_committed` consumer gets each event
+	// once.
 	Guarantee string `yaml:"guarantee" words:"at_least_once|exactly_once"`
 	// Bounds the memory, and what a crash can repeat.
 	Window relay.Window `yaml:"window"`
-	// What happens to an event that can't be routed, or that Kafka refuses even alone: stop, send it to
-	// `delivery.dead_letter_topic`, or send it and all later events of its key to
-	// `delivery.parking_topic` until someone releases the key. `{default: dead_letter, unroutable:
-	// halt}` sets a policy for each reason. See [repair.md](repair.md).
+	// The [policy](repair.md#choose-a-policy) for an event that can't be routed, or that Kafka refuses
+	// even alone. `{default: dead_letter, unroutable: halt}` sets one for each reason.
 	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
 	// Created if missing, when a policy or `walpost skip` needs it.
 	DeadLetterTopic string `yaml:"dead_letter_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.dead_letter"`

@@ -47,15 +47,15 @@ type Config struct {
 	Slot string `yaml:"slot" pattern:"^[a-z0-9_]{1,63}$" want:"1 to 63 of a-z, 0-9 and _" example:"shop_outbox"`
 	// The publication. Each relay on a database needs its own.
 	Publication string `yaml:"publication" example:"shop_outbox"`
-	// The operations of the publication that walpost creates. With `update`, a row whose primary key changes is
+	// The operations of a created publication. With `update`, a row whose primary key changes is
 	// published again, as in Debezium.
 	Publish []string `yaml:"publish" words:"insert|update" example:"[insert, update]"`
 	// Create the publication and the slot if they're missing.
 	Create bool `yaml:"create"`
-	// What to do with rows from before the first start: `initial` publishes them, `after <bound>`
-	// leaves out those up to a bound that `walpost run` prints. Without either, walpost refuses a
-	// first start if there are rows. `never` also gives up an unfinished snapshot, and lets
-	// `walpost setup --make-slot` leave the rows out. See [backfill.md](backfill.md).
+	// [Rows from before the first start](backfill.md#publish-the-existing-rows): `initial` publishes
+	// them, `after <bound>` leaves out those up to a bound that `walpost run` prints. Without either,
+	// walpost refuses a first start if there are rows. `never` gives up an unfinished snapshot, and
+	// lets `walpost setup --make-slot` leave the rows out.
 	Snapshot string `yaml:"snapshot" words:"|never|initial" pattern:"^(never|initial|after [0-9]+/[0-9]+)?$" example:"after 7391234567890123456/4242"`
 	// A column whose values increase, such as an identity. It orders rows that are read from the
 	// table if the server keeps no commit times, and rows from one statement.

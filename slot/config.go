@@ -24,8 +24,8 @@ type Config struct {
 	// slot, even a halted relay's, to save the database's disk. Run [`walpost recover`](backfill.md)
 	// afterwards.
 	Breaker string `yaml:"breaker" words:"none|alert|stop_and_drop_slot"`
-	// Trip the breaker when `monitor.wal_disk_size`, which must be set, will be used up within this
-	// time, unless the server would invalidate the slot first.
+	// Trip the breaker when `monitor.wal_disk_size` will be used up within this time, unless the server
+	// would invalidate the slot first.
 	BreakerForecast time.Duration `yaml:"breaker_forecast" min:"0s" example:"30m" reload:"true"`
 
 	// Tableless says that logical messages are the only events, so that walpost recover refuses.

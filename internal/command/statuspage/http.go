@@ -41,8 +41,8 @@ type Config struct {
 	// Serves `/metrics`, `/livez`, `/readyz`, `/api/status`, `/api/history` and the status page `/`.
 	// `off`: no server.
 	Listen string `yaml:"listen" example:"0.0.0.0:9640"`
-	// More names under which browsers may request `/` and `/api/…`, besides IP addresses and
-	// `localhost`. Any other name gets status 421, to prevent DNS rebinding.
+	// More names, besides IP addresses and `localhost`, under which browsers may request `/` and
+	// `/api/…`. Others get status 421.
 	Hosts []string `yaml:"hosts" example:"[walpost.internal]"`
 	// Serves HTTPS instead of HTTP.
 	TLS *TLS `yaml:"tls"`
