@@ -1,12 +1,13 @@
 //go:build linux
 
-package bench
+package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,78 +21,106 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// A backlog is a number of rows that were written while no reader ran.
-type backlog struct {
-	name, commit string
-	rows         int
-	first        int    // the number of its first row in the order of writing
-	slot         string // at its beginning
-	end          string // the LSN after its last row
+// A shape is how the rows of a backlog look and were committed.
+type shape struct {
+	commit       string // SQL behind each row; "": one transaction
+	keys, chunks int    // different keys, and 32 bytes of payload each; 0: 1000 and 8
 }
 
-// A reader reads a backlog from a slot. It returns the process after its end, and the time that it
-// took.
+const hundred = "IF n % 100 = 0 THEN COMMIT; END IF;"
+
+var shapes = map[string]shape{
+	"transaction": {},
+	"rows":        {commit: "COMMIT;"},
+	"hundred":     {commit: hundred},
+	"busy":        {commit: "INSERT INTO other SELECT repeat('x', 200) FROM generate_series(1, 10); COMMIT;"},
+	"1key":        {commit: hundred, keys: 1},
+	"5000keys":    {commit: hundred, keys: 5000},
+	"2kB":         {commit: hundred, chunks: 64},
+	"64kB":        {commit: "COMMIT;", chunks: 2048},
+}
+
+// A backlog is a number of rows that were written while no reader ran.
+type backlog struct {
+	shape
+	name  string
+	rows  int
+	first int    // the number of its first row in the order of writing
+	slot  string // at its beginning
+	end   string // the LSN after its last row
+}
+
+// A pass is what a reader needed for a backlog.
+type pass struct {
+	*process
+	took  time.Duration
+	first time.Duration // from the start of the process to the first record in Kafka; 0 without Kafka
+}
+
+// A reader reads a backlog from a slot, and returns after the end of its process.
 type reader struct {
 	name string
-	read func(b *testing.B, g *backlog, slot string) (*process, time.Duration)
+	read func(b *testing.B, g *backlog, slot string) pass
 }
 
 // The readers read each backlog in turn, each from its own slot on the same WAL.
 func BenchmarkBacklog(b *testing.B) {
 	e := start(b, testenv.Param("autovacuum", "off"))
-	var readers []reader
-	if path := findRecvlogical(b); path != "" {
-		readers = append(readers, reader{"pg_recvlogical", e.recvlogical(path)})
+	var all []reader
+	if path := findRecvlogical(b); path != "" && measures("pg_recvlogical") {
+		all = append(all, reader{"pg_recvlogical", e.recvlogical(path)})
 	}
 	for i, path := range e.builds {
-		readers = append(readers, reader{e.name(i), e.walpost(path, "")}, reader{e.name(i) + "-bulk", e.walpost(path, ", bulk_catch_up: auto")})
-	}
-	if *withDebezium {
-		readers = append(readers, reader{"debezium", e.debezium(b)})
-	}
-	for _, g := range []*backlog{
-		{name: "transaction", rows: *rows},
-		{name: "rows", rows: *txns, commit: "COMMIT;"},
-		{name: "hundred", rows: *hundreds, commit: "IF n % 100 = 0 THEN COMMIT; END IF;"},
-		{name: "busy", rows: *busy, commit: "INSERT INTO other SELECT repeat('x', 200) FROM generate_series(1, 10); COMMIT;"},
-	} {
-		if g.rows == 0 {
-			continue
+		for _, v := range variants() {
+			all = append(all, reader{e.name(i) + v.name, e.as(v).walpost(path)})
 		}
+	}
+	for _, name := range []string{"debezium", "debezium-tuned"} {
+		if measures(name) {
+			all = append(all, reader{name, e.debezium(tunings[name])})
+		}
+	}
+	for text := range strings.SplitSeq(*backlogs, ",") {
+		name, rows, _ := strings.Cut(text, "=")
+		form, ok := shapes[name]
+		n, err := strconv.Atoi(rows)
+		if !ok || err != nil {
+			b.Fatalf("-backlogs: %q isn't a backlog and its rows", text)
+		}
+		g := &backlog{shape: form, name: name, rows: n}
 		e.write(b, g)
 		for round := range *rounds {
-			for i := range readers {
-				r := readers[(round+i)%len(readers)] // a different reader is first in each round
-				b.Run(fmt.Sprintf("backlog=%s/round=%d/reader=%s", g.name, round+1, r.name), func(b *testing.B) { e.measure(b, g, r) })
+			for i := range all {
+				r := all[(round+i)%len(all)] // a different reader is first in each round
+				b.Run(fmt.Sprintf("backlog=%s/round=%d/reader=%s", g.name, round+1, r.name), func(b *testing.B) {
+					for b.Loop() {
+						report(b, result{"Backlog", g.name, r.name, round + 1, e.measure(b, g, r)})
+					}
+				})
 			}
 		}
+		e.drop(b, g.slot)
 	}
 }
 
-func (e *env) measure(b *testing.B, g *backlog, r reader) {
+// measure lets a reader read a backlog, and returns its figures by their units.
+func (e *env) measure(b *testing.B, g *backlog, r reader) map[string]float64 {
 	before := load(b)
 	postmaster := e.pg.Value(b, e.dsn, "SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)")
-	var took time.Duration
-	var cpu, server, peak float64
-	passes := 0.0
-	for b.Loop() {
-		slot := e.slot(b, g.slot)
-		m := newMeter(b.Context(), func() []string { return children(postmaster) })
-		p, t := r.read(b, g, slot)
-		server += m.seconds()
-		e.drop(b, slot)
-		took += t
-		cpu += p.processorTime()
-		peak = max(peak, p.peak)
-		passes++
+	slot := e.slot(b, g.slot)
+	m := newMeter(b.Context(), func() []string { return children(postmaster) })
+	p := r.read(b, g, slot)
+	server := m.seconds()
+	e.drop(b, slot)
+	events := float64(g.rows)
+	figures := map[string]float64{
+		"events/s": events / p.took.Seconds(), "CPU-s/Mevents": p.processorTime() / events * 1e6,
+		"server-CPU-s/Mevents": server / events * 1e6, "peak-MB": p.peak, "load": before,
 	}
-	events := passes * float64(g.rows)
-	b.ReportMetric(0, "ns/op") // it has the preparations in it
-	b.ReportMetric(events/took.Seconds(), "events/s")
-	b.ReportMetric(cpu/events*1e6, "CPU-s/Mevents")
-	b.ReportMetric(server/events*1e6, "server-CPU-s/Mevents")
-	b.ReportMetric(peak, "peak-MB")
-	b.ReportMetric(before, "load")
+	if p.first > 0 {
+		figures["first-ms"] = float64(p.first.Milliseconds())
+	}
+	return figures
 }
 
 // write makes a slot and writes the backlog.
@@ -101,7 +130,7 @@ func (e *env) write(b *testing.B, g *backlog) {
 	check(b, conn.QueryRow(b.Context(), "SELECT count(*) + 1 FROM outbox").Scan(&g.first))
 	for _, sql := range []string{
 		"SET synchronous_commit = off",
-		fmt.Sprintf("DO $$ BEGIN FOR n IN %d..%d LOOP CALL put(n); %s END LOOP; END $$", g.first, g.first+g.rows-1, g.commit),
+		fmt.Sprintf("DO $$ BEGIN FOR n IN %d..%d LOOP CALL put(n, %d, %d); %s END LOOP; END $$", g.first, g.first+g.rows-1, cmp.Or(g.keys, 1000), cmp.Or(g.chunks, 8), g.commit),
 		"SET synchronous_commit = on",
 		"CHECKPOINT", // also flushes the commits
 	} {
@@ -123,46 +152,36 @@ func findRecvlogical(b *testing.B) string {
 }
 
 // recvlogical is pg_recvlogical to /dev/null.
-func (e *env) recvlogical(path string) func(*testing.B, *backlog, string) (*process, time.Duration) {
-	return func(b *testing.B, g *backlog, slot string) (*process, time.Duration) {
+func (e *env) recvlogical(path string) func(*testing.B, *backlog, string) pass {
+	return func(b *testing.B, g *backlog, slot string) pass {
 		p := launch(b, path, "--dbname", e.dsn, "--slot", slot, "--start", "--no-loop", "--endpos", g.end,
 			"--file", "/dev/null", "-o", "proto_version=1", "-o", "publication_names=bench")
 		p.wait(b)
-		return p, p.ended.Sub(p.began)
+		return pass{process: p, took: p.ended.Sub(p.began)}
 	}
 }
 
 // walpost is `walpost run` into Kafka. The time ends when the brokers have everything.
-func (e *env) walpost(path, source string) func(*testing.B, *backlog, string) (*process, time.Duration) {
-	return func(b *testing.B, g *backlog, slot string) (*process, time.Duration) {
+func (e *env) walpost(path string) func(*testing.B, *backlog, string) pass {
+	return func(b *testing.B, g *backlog, slot string) pass {
 		topic, prefix := e.topic(b)
 		adm := kadm.NewClient(e.kafka.Client(b))
-		e.source = source
 		p := e.relay(b, path, slot, prefix)
-		e.source = ""
+		e.stored(b, 1, adm, topic, p)
+		first := time.Since(p.began)
 		e.stored(b, g.rows, adm, topic, p)
 		took := time.Since(p.began)
 		p.stop(b)
 		e.compare(b, g, topic)
 		_, err := adm.DeleteTopic(b.Context(), topic)
 		check(b, err)
-		return p, took
+		return pass{p, took, first}
 	}
-}
-
-// transactions says that the relay uses transactions of Kafka, whose markers have offsets, too.
-func transactions(b *testing.B) bool {
-	if *sections == "" {
-		return false
-	}
-	text, err := os.ReadFile(*sections)
-	check(b, err)
-	return strings.Contains(string(text), "exactly_once")
 }
 
 // stored waits until the brokers have n records. It fails the benchmark if the process ends.
 func (e *env) stored(b *testing.B, n int, adm *kadm.Client, topic string, p *process) {
-	if transactions(b) {
+	if e.once { // the markers of transactions have offsets, too
 		for p.delivered(b) < float64(n) {
 			p.sleep(b, 20*time.Millisecond)
 		}

@@ -1,18 +1,21 @@
 //go:build linux
 
-// Package bench compares walpost with pg_recvlogical and Debezium on the same backlog. It also measures the time
+// This file and its neighbours compare walpost with pg_recvlogical and Debezium on the same backlog. It also measures the time
 // of an event from commit to acknowledgement and to a consumer, the load of the server from the WAL
 // source and from polling, and the size of the table without and with a cleanup. The figures depend on the machine and its load: compare only lines of one
 // run. See README.md.
-package bench
+package main
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,21 +24,20 @@ import (
 )
 
 var (
-	rows         = flag.Int("rows", 500_000, "rows of the backlog in one transaction")
-	txns         = flag.Int("txns", 300_000, "transactions of the backlog with one row each")
-	hundreds     = flag.Int("hundreds", 0, "rows of a further backlog, in transactions of 100")
-	busy         = flag.Int("busy", 0, "rows of a further backlog, in transactions with one row of it and ten of another table")
-	rounds       = flag.Int("rounds", 3, "times that each reader is measured")
-	rates        = flag.String("rates", "200,1000,3000", "events per second for the measurement of latency")
-	seconds      = flag.Int("seconds", 15, "seconds for each rate")
-	version      = flag.String("postgres", "15", "major version of Postgres")
-	builds       = flag.String("walpost", "", "programs to compare, separated by commas; empty: build this one")
-	recvlogical  = flag.String("pg_recvlogical", "", "path of pg_recvlogical; empty: search for it")
-	sections     = flag.String("config", "", "a file with further sections of walpost.yaml, such as delivery")
-	warmUp       = flag.Int("warmup", 2, "seconds of writing before each measurement of latency; a JVM needs 20")
-	withDebezium = flag.Bool("debezium", false, "also measure Debezium, in Backlog and Latency")
-	grows        = flag.Int("cleanup", 120, "seconds to watch the table's size")
-	idle         = flag.Bool("idle", false, "wait for a load average below 0.5 before each figure")
+	rows        = flag.Int("rows", 100_000, "rows for Strategies")
+	backlogs    = flag.String("backlogs", "transaction=500000,rows=300000", "the backlogs, each with its rows: "+strings.Join(slices.Sorted(maps.Keys(shapes)), ", "))
+	readers     = flag.String("readers", "pg_recvlogical,walpost,walpost-bulk", "who reads, in Backlog and Latency; also walpost-exactly-once, debezium, debezium-tuned")
+	results     = flag.String("results", "", "a file to append each result to, as JSON")
+	rounds      = flag.Int("rounds", 3, "times that each reader is measured")
+	rates       = flag.String("rates", "200,1000,3000", "events per second for the measurement of latency")
+	seconds     = flag.Int("seconds", 15, "seconds for each rate")
+	version     = flag.String("postgres", "15", "major version of Postgres")
+	builds      = flag.String("walpost", "", "programs to compare, separated by commas; empty: build this one")
+	recvlogical = flag.String("pg_recvlogical", "", "path of pg_recvlogical; empty: search for it")
+	sections    = flag.String("config", "", "a file with further sections of walpost.yaml, such as delivery")
+	warmUp      = flag.Int("warmup", 2, "seconds of writing before each measurement of latency; a JVM needs 20")
+	grows       = flag.Int("cleanup", 120, "seconds to watch the table's size")
+	idle        = flag.Bool("idle", false, "wait for a load average below 0.5 before each figure")
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
@@ -50,6 +52,7 @@ type env struct {
 	source string // further keys of the section source, each after a comma
 	poll   string // of a relay that polls, the section source.poll; "" for one that reads a slot
 	extra  string // sections of walpost.yaml
+	once   bool   // extra asks for exactly_once
 	seq    int    // the number of the last row that pace wrote
 }
 
@@ -58,10 +61,10 @@ CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregate
  created_at timestamptz NOT NULL DEFAULT now());
 CREATE TABLE other (pad text);
 CREATE PUBLICATION bench FOR TABLE outbox WITH (publish = 'insert');
--- A row of about 300 bytes of jsonb, most of which do not compress. The payload carries the place in the order of writing.
-CREATE PROCEDURE put(n bigint) LANGUAGE sql AS $$
- INSERT INTO outbox SELECT md5(n::text)::uuid, 'bench', 'key-' || n % 1000, 'Written', jsonb_build_object('seq', n,
-  'pad', md5(n || 'a') || md5(n || 'b') || md5(n || 'c') || md5(n || 'd') || md5(n || 'e') || md5(n || 'f') || md5(n || 'g') || md5(n || 'h')) $$;
+-- A row with a payload of 32 bytes for each chunk, most of which do not compress. The payload carries the place in the order of writing.
+CREATE PROCEDURE put(n bigint, keys int, chunks int) LANGUAGE sql AS $$
+ INSERT INTO outbox SELECT md5(n::text)::uuid, 'bench', 'key-' || n % keys, 'Written', jsonb_build_object('seq', n,
+  'pad', (SELECT string_agg(md5(n || '-' || i), '') FROM generate_series(1, chunks) i)) $$;
 `
 
 // start starts the servers. Only the readers should work during a measurement, so autovacuum is off
@@ -77,6 +80,7 @@ func start(b *testing.B, opts ...testenv.PGOption) *env {
 		text, err := os.ReadFile(*sections)
 		check(b, err)
 		e.extra = string(text)
+		e.once = strings.Contains(e.extra, "exactly_once")
 	}
 	e.pg = testenv.Postgres(b, *version, append(opts, testenv.Param("max_wal_size", "16GB"), testenv.Param("checkpoint_timeout", "1h"),
 		testenv.Param("shared_buffers", "512MB"))...)
@@ -91,6 +95,46 @@ func check(b *testing.B, err error, story ...string) {
 	if err != nil {
 		b.Fatal(err, strings.Join(story, "\n"))
 	}
+}
+
+// measures says whether a reader is among those of -readers.
+func measures(reader string) bool { return slices.Contains(strings.Split(*readers, ","), reader) }
+
+// A variant is a way to run walpost.
+type variant struct {
+	name   string // "", or what follows the name of the program
+	source string // further keys of the section source, each after a comma
+	extra  string // sections of walpost.yaml
+}
+
+// variants are those of -readers.
+func variants() []variant {
+	all := []variant{{}, {name: "-bulk", source: ", bulk_catch_up: auto"}, {name: "-exactly-once", extra: "delivery: {guarantee: exactly_once}\n"}}
+	return slices.DeleteFunc(all, func(v variant) bool { return !measures("walpost" + v.name) })
+}
+
+// as returns the servers for walpost run in this way.
+func (e *env) as(v variant) *env {
+	changed := *e
+	changed.source += v.source
+	changed.extra += v.extra
+	changed.once = e.once || v.extra != ""
+	return &changed
+}
+
+// report reports the figures of a pass, of which short ones are repeated, and appends them to the file of -results.
+func report(b *testing.B, r result) {
+	for unit, v := range r.Metrics { // the last pass'
+		b.ReportMetric(v, unit)
+	}
+	b.ReportMetric(0, "ns/op") // it has the preparations in it
+	if *results == "" {
+		return
+	}
+	f, err := os.OpenFile(*results, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	check(b, err)
+	check(b, json.NewEncoder(f).Encode(r))
+	check(b, f.Close())
 }
 
 // name is the name of a build: walpost, or walpost1, walpost2, … if several are compared.

@@ -1,6 +1,6 @@
 //go:build linux
 
-package bench
+package main
 
 import (
 	"context"
@@ -38,18 +38,17 @@ func BenchmarkLatency(b *testing.B) {
 	e := start(b, testenv.Param("autovacuum", "off"))
 	var all []follower
 	for i, path := range e.builds {
-		all = append(all, follower{e.name(i), e.following(func(b *testing.B, slot, prefix string) *process { return e.readyRelay(b, path, slot, prefix) }, (*process).stop)})
+		for _, v := range variants() {
+			as := e.as(v)
+			all = append(all, follower{e.name(i) + v.name, e.following(func(b *testing.B, slot, prefix string) *process { return as.readyRelay(b, path, slot, prefix) }, (*process).stop)})
+		}
 	}
-	if path := findRecvlogical(b); path != "" {
+	if path := findRecvlogical(b); path != "" && measures("pg_recvlogical") {
 		all = append(all, follower{"pg_recvlogical", e.pipe(path)})
 	}
-	if *withDebezium {
-		tuned := settings{
-			connector: map[string]string{"poll.interval.ms": "10"},
-			worker:    map[string]string{"producer.linger.ms": "0"},
-		}
-		for i, changed := range []settings{{}, tuned} {
-			all = append(all, follower{[]string{"debezium", "debezium-tuned"}[i], e.following(func(b *testing.B, slot, prefix string) *process { return e.connector(b, slot, prefix, changed) }, (*process).end)})
+	for _, name := range []string{"debezium", "debezium-tuned"} {
+		if measures(name) {
+			all = append(all, follower{name, e.following(func(b *testing.B, slot, prefix string) *process { return e.connector(b, slot, prefix, tunings[name]) }, (*process).end)})
 		}
 	}
 	for text := range strings.SplitSeq(*rates, ",") {
@@ -60,7 +59,7 @@ func BenchmarkLatency(b *testing.B) {
 				f := all[(round+i)%len(all)] // a different reader is first in each round
 				b.Run(fmt.Sprintf("rate=%d/round=%d/reader=%s", rate, round+1, f.name), func(b *testing.B) {
 					for b.Loop() {
-						e.latency(b, f, rate)
+						report(b, result{"Latency", text, f.name, round + 1, e.latency(b, f, rate)})
 					}
 				})
 			}
@@ -68,9 +67,10 @@ func BenchmarkLatency(b *testing.B) {
 	}
 }
 
-func (e *env) latency(b *testing.B, f follower, rate int) {
+// latency writes rows at a rate, and returns the figures of a reader by their units.
+func (e *env) latency(b *testing.B, f follower, rate int) map[string]float64 {
 	slot := e.slot(b, "")
-	before := load(b)
+	figures := map[string]float64{"load": load(b)}
 	rows := rate * *seconds
 	p, arrive, stop := f.start(b, slot, rate**warmUp+rows)
 	e.pace(b, rate, *warmUp)
@@ -88,17 +88,19 @@ func (e *env) latency(b *testing.B, f follower, rate int) {
 	}
 	for _, q := range []float64{.5, .9, .99} {
 		if len(after) > 0 {
-			b.ReportMetric(quantile(after, q)*1e3, fmt.Sprintf("acked-ms-p%.0f", q*100))
+			figures["acked-ms-"+quantileName(q)] = quantile(after, q) * 1e3
 		}
 	}
-	reportConsumed(b, consumed, .5, .9, .99, .999, 1)
-	b.ReportMetric(float64(rows)/took, "written/s")
-	b.ReportMetric(100*cpu/took, "CPU-%")
-	b.ReportMetric(before, "load")
-	b.ReportMetric(0, "ns/op") // it has the preparations in it
+	slices.Sort(consumed)
+	for _, q := range []float64{.5, .9, .99, .999, 1} {
+		figures["consumed-ms-"+quantileName(q)] = at(consumed, q)
+	}
+	figures["written/s"] = float64(rows) / took
+	figures["CPU-%"] = 100 * cpu / took
 	stop()
-	b.ReportMetric(p.peak, "peak-MB")
+	figures["peak-MB"] = p.peak
 	e.drop(b, slot)
+	return figures
 }
 
 // following starts a relay into a topic of its own, and a consumer of this topic.
@@ -184,8 +186,13 @@ func take(b *testing.B, ages <-chan time.Duration, n int) (got []float64) {
 func reportConsumed(b *testing.B, ages []float64, quantiles ...float64) {
 	slices.Sort(ages)
 	for _, q := range quantiles {
-		b.ReportMetric(ages[min(len(ages)-1, int(q*float64(len(ages))))], "consumed-ms-"+quantileName(q))
+		b.ReportMetric(at(ages, q), "consumed-ms-"+quantileName(q))
 	}
+}
+
+// at is a quantile of sorted values.
+func at(sorted []float64, q float64) float64 {
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }
 
 // quantileName is p50, p99, p999 or max.
@@ -196,7 +203,7 @@ func quantileName(q float64) string {
 	return "p" + strings.ReplaceAll(strconv.FormatFloat(q*100, 'f', -1, 64), ".", "")
 }
 
-// pace writes rows evenly over some seconds. A slow machine takes longer.
+// pace writes rows evenly over some seconds, one per transaction, or ten above 3,000 per second. A slow machine takes longer.
 func (e *env) pace(b *testing.B, rate, seconds int) {
 	const writers = 4
 	var conns [writers]*pgx.Conn
@@ -207,12 +214,17 @@ func (e *env) pace(b *testing.B, rate, seconds int) {
 	first, began := e.seq, time.Now()
 	e.seq += rate * seconds
 	var wg sync.WaitGroup
+	each := 1
+	if rate > 3000 {
+		each = 10
+	}
 	for i, c := range conns {
 		wg.Go(func() {
-			for n := i; n < rate*seconds; n += writers {
+			for n := i * each; n < rate*seconds; n += writers * each {
 				time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate))))
-				if _, err := c.Exec(b.Context(), `INSERT INTO outbox VALUES (md5($1::bigint::text)::uuid, 'bench', 'key-' || $1::bigint % 1000, 'Written',
- jsonb_build_object('seq', $1::bigint, 'pad', repeat(md5($1::bigint::text), 8), 'at', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))`, first+n+1); err != nil {
+				if _, err := c.Exec(b.Context(), `INSERT INTO outbox SELECT md5(n::text)::uuid, 'bench', 'key-' || n % 1000, 'Written',
+ jsonb_build_object('seq', n, 'pad', repeat(md5(n::text), 8), 'at', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+ FROM generate_series($1::bigint, $2::bigint) n`, first+n+1, first+min(n+each, rate*seconds)); err != nil {
 					b.Error(err)
 					return
 				}
