@@ -62,8 +62,8 @@ func measureAll(ctx context.Context, quick bool, out string) error {
 	if err := os.Remove(out); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	backlogs := "transaction=500000,rows=200000,hundred=300000,busy=60000,1key=200000,5000keys=200000,2kB=100000,64kB=5000"
-	rates, rounds, seconds, warmup := "100,1000,3000,5000,20000", "3", "12", "10"
+	backlogs := "transaction=300000,rows=100000,hundred=200000,busy=40000,1key=100000,5000keys=100000,2kB=50000,64kB=3000"
+	rates, rounds, seconds, warmup := "100,1000,3000,5000,20000", "2", "12", "10"
 	if quick {
 		backlogs, rates, rounds, seconds, warmup = "transaction=150000,rows=60000,hundred=100000", "1000", "2", "8", "8"
 	}

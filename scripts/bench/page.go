@@ -108,11 +108,11 @@ func backlogTable(all []result) string {
 		if i > 0 {
 			b.WriteString("\n")
 		}
-		fmt.Fprintf(&b, "| %s | %s |\n|---|%s\n", u.title, strings.Join(s.readers, " | "), strings.Repeat("--:|", len(s.readers)))
+		fmt.Fprintf(&b, "|%s|%s|\n|---|%s\n", u.title, strings.Join(s.readers, "|"), strings.Repeat("--:|", len(s.readers)))
 		for _, w := range s.workloads {
-			fmt.Fprintf(&b, "| %s |", w)
+			fmt.Fprintf(&b, "|%s|", w)
 			for _, r := range s.readers {
-				fmt.Fprintf(&b, " %s |", number(s.median(w, r, u.unit)))
+				fmt.Fprintf(&b, "%s|", number(s.median(w, r, u.unit)))
 			}
 			b.WriteString("\n")
 		}
@@ -128,11 +128,11 @@ func latencyTable(all []result) string {
 	}
 	var b strings.Builder
 	b.WriteString(s.caption())
-	b.WriteString("| events/s | reader | p50 | p99 | p99.9 | CPU of a core | peak memory |\n|--:|---|--:|--:|--:|--:|--:|\n")
+	b.WriteString("|events/s|reader|p50, ms|p99, ms|p99.9, ms|CPU of a core|peak memory|\n|--:|---|--:|--:|--:|--:|--:|\n")
 	for _, w := range s.workloads {
 		for _, r := range s.readers {
 			at := func(unit string) string { return number(s.median(w, r, unit)) }
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s%% | %s MB |\n", w, r, at("consumed-ms-p50"), at("consumed-ms-p99"), at("consumed-ms-p999"), at("CPU-%"), at("peak-MB"))
+			fmt.Fprintf(&b, "|%s|%s|%s|%s|%s|%s%%|%s MB|\n", w, r, at("consumed-ms-p50"), at("consumed-ms-p99"), at("consumed-ms-p999"), at("CPU-%"), at("peak-MB"))
 		}
 	}
 	return b.String()
