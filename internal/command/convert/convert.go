@@ -175,7 +175,7 @@ func all(r *report, o Options) *writer {
 	writeRecords(w)
 	writeRegistry(w)
 	writeKafka(w)
-	writeTolerance(w)
+	writeDelivery(w)
 	differences(w)
 	if !router || len(c.tables) == 0 {
 		return nil
@@ -282,16 +282,33 @@ func providers(r *report) {
 	}
 }
 
-// writeTolerance maps Connect's policy for records that fail. With "all", Connect drops them.
-func writeTolerance(w *writer) {
-	const option = "errors.tolerance"
-	if v, ok := w.literal(option); !ok || !strings.EqualFold(strings.TrimSpace(v), "all") {
-		return
-	}
+// workerOnce is the worker's option for transactions.
+const workerOnce = input.Workers + "exactly.once.source.support"
+
+// writeDelivery maps Connect's policy for records that fail (with "all", Connect drops them), and its guarantee.
+func writeDelivery(w *writer) {
 	w.section("delivery", "")
-	w.put("on_poison", "dead_letter", "Connect drops such a record")
-	w.mapped(option, "delivery.on_poison", "dead_letter")
-	w.add(Differs, option, false, "Connect drops a record that it cannot convert; walpost writes each event that can never be delivered to the topic walpost.dead_letter")
+	const tolerance, once = "errors.tolerance", "exactly.once.support"
+	if v, ok := w.literal(tolerance); ok && strings.EqualFold(v, "all") {
+		w.put("on_poison", "dead_letter", "Connect drops such a record")
+		w.mapped(tolerance, "delivery.on_poison", "dead_letter")
+		w.add(Differs, tolerance, false, "Connect drops a record that it cannot convert; walpost writes each event that can never be delivered to the topic walpost.dead_letter")
+	}
+	required, enabled := w.is(once, "required"), w.is(workerOnce, "enabled")
+	for option, on := range map[string]bool{once: required, workerOnce: enabled} {
+		if on {
+			w.mapped(option, "delivery.guarantee", "exactly_once")
+		}
+	}
+	if required || enabled {
+		w.put("guarantee", "exactly_once", "as the worker does: for read_committed consumers")
+	}
+}
+
+// is reports whether an option has a literal value, in any case.
+func (w *writer) is(option, value string) bool {
+	v, ok := w.literal(option)
+	return ok && strings.EqualFold(v, value)
 }
 
 // differences reports differences from Debezium that no single option causes and that a consumer

@@ -57,7 +57,7 @@ func writeKafka(w *writer) {
 		name := strings.TrimPrefix(e.Name, input.Workers)
 		which, rest, _ := strings.Cut(name, ".")
 		switch override := "producer.override." + input.ProducerName(e.Name); {
-		case w.done[e.Name]:
+		case w.done[e.Name], e.Name == workerOnce && w.is(e.Name, "enabled"): // writeDelivery reports the second one
 		case which == "producer" && w.in.Has(override):
 			w.idle(e.Name, "the connector's producer.override has priority")
 		case which == "producer":
