@@ -204,7 +204,6 @@ var otherPrograms = map[string]string{
 	"sha256sum":                 "needs a release",
 	"journalctl":                "the relay logs to standard error, which systemd keeps",
 	"systemctl":                 "deploy/systemd_test.go checks the unit",
-	"tee":                       "a program of the machine",
 	"useradd":                   "deploy/release/debian_test.go runs the package's own script",
 }
 
