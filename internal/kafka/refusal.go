@@ -12,7 +12,8 @@ import (
 // record shared its batch with others, because the broker refuses the batch and the client then fails everything buffered for the
 // partition: the innocent have the same error.
 //
-// Every other error is waited out. CORRUPT_MESSAGE and UNKNOWN_SERVER_ERROR are among those: they speak of the transport
+// The leader must return such an error before it appends (see unwritten in package sink), because what is sent instead takes the
+// record's sequence number. Every other error is waited out. CORRUPT_MESSAGE and UNKNOWN_SERVER_ERROR are among those: they speak of the transport
 // or the broker.
 var refusals = []struct {
 	err    error
