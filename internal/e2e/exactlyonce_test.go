@@ -10,15 +10,35 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// With exactly_once, kills in the midst of everything repeat nothing for a consumer that reads committed records.
+// With exactly_once, kills in the midst of everything repeat nothing for a consumer that reads committed records: with the
+// transactions of Kafka 4 (KIP-890), and with those of older brokers.
 func TestExactlyOnceThroughKills(t *testing.T) {
 	t.Parallel()
-	pg := testenv.Postgres(t, "17")
-	s := newSetting(t, pg, pg.Database(t), testenv.Kafka(t))
+	t.Run("transaction.version=2", func(t *testing.T) {
+		t.Parallel()
+		exactlyOnceThroughKills(t, "17", testenv.Kafka(t))
+	})
+	t.Run("transaction.version=0", func(t *testing.T) {
+		t.Parallel()
+		k := testenv.KafkaPrivate(t, 3, nil)
+		k.OldTransactions(t)
+		eventually(t, time.Minute, "the brokers have old transactions", func() bool {
+			version, err := kafka.TransactionVersion(t.Context(), k.Client(t))
+			return err == nil && version == 0
+		})
+		exactlyOnceThroughKills(t, "16", k)
+	})
+}
+
+func exactlyOnceThroughKills(t *testing.T, postgres string, k *testenv.KafkaCluster) {
+	t.Helper()
+	pg := testenv.Postgres(t, postgres)
+	s := newSetting(t, pg, pg.Database(t), k)
 	s.extra = "delivery: {guarantee: exactly_once}"
 	kills := 10
 	numbers(t, map[string]*int{"WALPOST_EXACTLY_KILLS": &kills})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -53,6 +54,22 @@ func shows(ctx context.Context, broker *kgo.Broker, topic, key, value string) bo
 	}
 	found := answer.(*kmsg.DescribeConfigsResponse).Resources
 	return len(found) == 1 && len(found[0].Configs) == 1 && found[0].Configs[0].Value != nil && *found[0].Configs[0].Value == value
+}
+
+// OldTransactions gives a private cluster the transactions that brokers have before Kafka 4.0: it takes transaction.version back to 0.
+func (c *KafkaCluster) OldTransactions(t testing.TB) {
+	t.Helper()
+	req := kmsg.NewPtrUpdateFeaturesRequest()
+	f := kmsg.NewUpdateFeaturesRequestFeatureUpdate()
+	f.Feature, f.UpgradeType = "transaction.version", 2 // a safe downgrade, to level 0
+	req.FeatureUpdates = append(req.FeatureUpdates, f)
+	resp, err := req.RequestWith(t.Context(), c.Client(t))
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		t.Fatal("transaction.version: ", err)
+	}
 }
 
 // Grow gives topics as many partitions, and returns when the leader of each partition answers.
