@@ -108,6 +108,9 @@ type Records struct {
 	Headers []HeaderStep `yaml:"headers" example:"[{insert: source, value: shop}]"`
 	// Replaces a large value that an update did not send.
 	UnavailableValue string `yaml:"unavailable.value.placeholder" example:"__debezium_unavailable_value"`
+	// Write CloudEvents 1.0: the attributes as headers (`binary`), or the attributes and the payload as one
+	// JSON document (`structured`).
+	CloudEvents CloudEvents `yaml:"cloudevents" words:"none|binary|structured"`
 }
 
 // DefaultConfig has the EventRouter's defaults, and converters that do not change text.
@@ -125,6 +128,7 @@ func DefaultConfig() Config {
 			Key: DelegatingConverter{text, json, true, false, "topic"}, Value: DelegatingConverter{text, json, true, false, "topic"}, Header: simple,
 			TimePrecision: "adaptive", Decimal: "precise", Binary: "bytes", Interval: "numeric", HStore: "json",
 			Headers: []HeaderStep{}, SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
+			CloudEvents: CloudEvents{Mode: "none"},
 		},
 	}
 }
@@ -157,6 +161,7 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 			ps.Add(prefix, conf.Required, "with source.publish update and a header converter that writes schemas: the name of the schema of __debezium.oldkey begins with it", nil)
 		}
 	}
+	c.CloudEvents.validate(&ps, c)
 	for i := range c.Headers {
 		c.Headers[i].validate(&ps, fmt.Sprintf("records.headers[%d]", i))
 	}

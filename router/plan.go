@@ -22,6 +22,9 @@ type plan struct {
 	stamp            *column   // nil if the timestamp is the commit time
 	envelope         *envelope // nil if the payload is the value
 	oldKey           *oldKey   // nil if the table has no primary key
+	eventType        *column   // nil if records are no CloudEvents
+	mediaType        []byte    // of the values of CloudEvents; nil if each value decides
+	more             int       // how many headers CloudEvents add at most
 	slack            int       // how many bytes converters added to a record lately
 	members          int       // how many headers objects gave a record at most, up to maxMembers
 	problems         []Problem // why no row of this relation can be routed
@@ -38,6 +41,11 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	indexes := []int{p.id.index, p.key.index, p.payload.index, p.route.index}
 	if p.stamp != nil {
 		indexes = append(indexes, p.stamp.index)
+	}
+	for _, c := range []*column{p.eventType} {
+		if c != nil {
+			indexes = append(indexes, c.index)
+		}
 	}
 	for i := range p.headers {
 		indexes = append(indexes, p.headers[i].index)
@@ -162,6 +170,9 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 		made.envelope = p.envelope(convs.value, made.payload)
 	}
 	made.oldKey = p.oldKey(convs.header)
+	if p.cloud != nil {
+		p.cloudEvents(made)
+	}
 	made.problems = p.problems
 	return made
 }

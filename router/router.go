@@ -46,6 +46,7 @@ type Router struct {
 	fixed         fixed
 	dropped       []string          // the names of headers that records.headers drops
 	expander      *connect.Expander // nil if payloads stay as they are
+	cloud         *cloud            // nil if records are no CloudEvents
 
 	registry *awaited
 
@@ -73,7 +74,7 @@ func New(cfg Config) (*Router, error) {
 		plans: map[*cdc.Relation]*plan{}, names: map[string]headerName{},
 	}
 	r.registry = &awaited{Registry: cfg.Registry}
-	r.convs = cfg.converters(r.registry)
+	r.convs, r.cloud = cfg.converters(r.registry), cfg.cloud()
 	if cfg.ExpandJSON {
 		r.expander = connect.NewExpander(connect.ExpandOptions{
 			Payload: cfg.Payload, FieldNames: adjustment(cfg.JSONFieldNames), Text: cfg.Value.text(),
@@ -184,7 +185,7 @@ func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Probl
 	id := row.text(&p.id)
 	size := p.size(row)
 	buf := make([]byte, 0, size+p.slack)
-	rec.Headers = make([]cdc.Header, 0, 1+len(p.headers)+p.members+len(r.fixed.context)+len(r.fixed.last)+min(len(oldKey), 1))
+	rec.Headers = make([]cdc.Header, 0, 1+len(p.headers)+p.members+len(r.fixed.context)+len(r.fixed.last)+min(len(oldKey), 1)+p.more)
 
 	buf, idHeader, problem := p.id.append(buf, "", id)
 	rec.EventID = p.id.shared(id, idHeader)
@@ -202,19 +203,29 @@ func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Probl
 	if buf, rec.Key, problem = p.key.append(buf, rec.Topic, row.text(&p.key)); problem != nil {
 		return problem
 	}
-	if buf, rec.Value, problem = r.value(buf, p, row, aggregate, rec); problem != nil {
+	if r.cloud != nil && r.cloud.structured {
+		r.cloud.value, rec.Value, problem = r.value(r.cloud.value[:0], p, row, aggregate, rec)
+	} else {
+		buf, rec.Value, problem = r.value(buf, p, row, aggregate, rec)
+	}
+	if problem != nil {
 		return problem
 	}
 	if buf, problem = r.headersAfterID(buf, p, row, rec); problem != nil {
 		return problem
 	}
-	p.learn(len(buf) - size)
 	if problem = p.setPartition(row, rec); problem != nil {
 		return problem
 	}
 	if problem = p.setTime(row, rec); problem != nil {
 		return problem
 	}
+	if r.cloud != nil {
+		if buf, problem = r.cloud.event(buf, p, row, rec); problem != nil {
+			return problem
+		}
+	}
+	p.learn(len(buf) - size)
 	return row.problem
 }
 

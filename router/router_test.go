@@ -329,7 +329,7 @@ func TestValidateSaysEverythingAtOnce(t *testing.T) {
 		got = append(got, p.Field)
 	}
 	want := strings.Fields(`
-		records.binary.handling.mode records.decimal.handling.mode records.header.converter records.hstore.handling.mode
+		records.binary.handling.mode records.cloudevents records.decimal.handling.mode records.header.converter records.hstore.handling.mode
 		records.interval.handling.mode records.key.converter.decimal.format records.key.converter.delegate.converter.type
 		records.schema.name.adjustment.mode records.topic.prefix records.value.converter
 		records.value.converter.delegate.converter.type router.field.name.adjustment.mode router.route.topic.regex
@@ -421,6 +421,8 @@ func BenchmarkRoute(b *testing.B) {
 		{"string with 1000 headers", func(c *Config) { c.AdditionalPlacement = "payload:headers" }, objectOf(1000)},
 		{"json envelope", all(jsonValues, func(c *Config) { c.AdditionalPlacement = "event_type:envelope" }), object},
 		{"json expanded", all(jsonValues, func(c *Config) { c.ExpandJSON = true }), object},
+		{"CloudEvents binary", cloudEvents("binary"), object},
+		{"CloudEvents structured", cloudEvents("structured"), object},
 		{"avro", avroValues, object},
 		{"avro expanded", all(avroValues, func(c *Config) { c.ExpandJSON = true }), object},
 	} {
