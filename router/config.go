@@ -73,6 +73,9 @@ type Options struct {
 	JSONEmptyArray string `yaml:"table.json.payload.empty.array.behavior" words:"ignore|optional_string" fold:"true"`
 	// How an expanded payload's field names are adjusted.
 	JSONFieldNames string `yaml:"field.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
+	// The column with the writer's trace context as the text of a Java `Properties`: its `traceparent` and
+	// `tracestate` become headers. In Debezium, the default is `tracingspancontext`.
+	SpanContext string `yaml:"tracing.span.context.field" example:"tracingspancontext"`
 }
 
 // Records has the options that decide how a row looks to the EventRouter and how column values

@@ -81,8 +81,8 @@ func (r *Router) SetRunID(id string) {
 	}
 }
 
-// headersBeforeID adds the header of a changed primary key and the extended headers.
-func (r *Router) headersBeforeID(buf []byte, p *plan, oldKey []any, rec *cdc.Record) ([]byte, *Problem) {
+// headersBeforeID adds the header of a changed primary key, the extended headers and the trace context.
+func (r *Router) headersBeforeID(buf []byte, p *plan, row *row, oldKey []any, rec *cdc.Record) ([]byte, *Problem) {
 	if oldKey != nil && !slices.Contains(r.dropped, oldKeyHeader) {
 		var value []byte
 		var problem *Problem
@@ -97,6 +97,9 @@ func (r *Router) headersBeforeID(buf []byte, p *plan, oldKey []any, rec *cdc.Rec
 		}
 	}
 	rec.Headers = append(rec.Headers, r.fixed.context...)
+	if p.spanContext != nil {
+		return r.traceHeaders(buf, p, row, rec)
+	}
 	return buf, nil
 }
 

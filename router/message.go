@@ -75,6 +75,9 @@ func (r *Router) messageColumns(name string) (rel *cdc.Relation, options []strin
 	converted(optionKey, cmp.Or(r.cfg.EventKey, "aggregate_id"), &r.cfg.Key)
 	text(optionID, r.cfg.EventID)
 	text(optionRoute, cmp.Or(r.cfg.RouteBy, "aggregate_type"))
+	if r.cfg.SpanContext != "" { // a message without the field has no headers
+		text("", r.cfg.SpanContext)
+	}
 	if r.cloud != nil {
 		text(optionEventType, cmp.Or(r.cfg.CloudEvents.TypeField, "event_type"))
 	}

@@ -22,9 +22,10 @@ type plan struct {
 	stamp            *column   // nil if the timestamp is the commit time
 	envelope         *envelope // nil if the payload is the value
 	oldKey           *oldKey   // nil if the table has no primary key
+	spanContext      *column   // nil if rows have no trace context
 	eventType        *column   // nil if records are no CloudEvents
 	mediaType        []byte    // of the values of CloudEvents; nil if each value decides
-	more             int       // how many headers CloudEvents add at most
+	more             int       // how many headers CloudEvents and the trace context add at most
 	slack            int       // how many bytes converters added to a record lately
 	members          int       // how many headers objects gave a record at most, up to maxMembers
 	problems         []Problem // why no row of this relation can be routed
@@ -42,7 +43,7 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	if p.stamp != nil {
 		indexes = append(indexes, p.stamp.index)
 	}
-	for _, c := range []*column{p.eventType} {
+	for _, c := range []*column{p.eventType, p.spanContext} {
 		if c != nil {
 			indexes = append(indexes, c.index)
 		}
@@ -172,6 +173,9 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 	made.oldKey = p.oldKey(convs.header)
 	if p.cloud != nil {
 		p.cloudEvents(made)
+	}
+	if p.cfg.SpanContext != "" {
+		p.spanContext(made)
 	}
 	made.problems = p.problems
 	return made

@@ -27,4 +27,7 @@ func (r *Router) Remarks(each func(what string, severe bool, count uint64, last 
 	if r.absent.count > 0 {
 		each("row without a column of the placement headers", false, r.absent.count, r.absent.last)
 	}
+	if r.untraced.count > 0 {
+		each("trace context left out", false, r.untraced.count, r.untraced.last)
+	}
 }

@@ -52,9 +52,9 @@ type Router struct {
 
 	names map[string]headerName // of headers, while objects are read
 
-	updates, notExpanded, leftOut, absent remark
-	messages                              messages
-	debezium                              *debeziumMessages // nil if messages are routed like rows
+	updates, notExpanded, leftOut, absent, untraced remark
+	messages                                        messages
+	debezium                                        *debeziumMessages // nil if messages are routed like rows
 
 	plans    map[*cdc.Relation]*plan // nil values are relations of other tables
 	last     *cdc.Relation
@@ -196,7 +196,7 @@ func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Probl
 	if problem != nil {
 		return problem
 	}
-	if buf, problem = r.headersBeforeID(buf, p, oldKey, rec); problem != nil {
+	if buf, problem = r.headersBeforeID(buf, p, row, oldKey, rec); problem != nil {
 		return problem
 	}
 	rec.Headers = append(rec.Headers, cdc.Header{Key: "id", Value: idHeader})

@@ -189,11 +189,24 @@ func writeRouter(w *writer) {
 	}
 	w.options(w.chain.router, routerFlags, nil)
 	writeMissing(w)
+	writeTracing(w)
 	for _, e := range w.in.List {
 		if name, ok := strings.CutPrefix(e.Name, w.chain.router); ok && !w.done[e.Name] {
 			w.judge(e, "(router) "+name)
 		}
 	}
+}
+
+// writeTracing maps the column of the trace context. Without the option, most connectors trace nothing.
+func writeTracing(w *writer) {
+	option := w.chain.router + "tracing.span.context.field"
+	column, ok := w.literal(option)
+	if !ok || column == "tracingspancontext" {
+		return
+	}
+	w.put("tracing.span.context.field", scalar(dollars(column)), "")
+	w.mapped(option, "router.tracing.span.context.field", "%s", column)
+	w.add(Differs, option, false, "walpost passes the writer's span on. If Connect has OpenTelemetry, Debezium writes a new span of the same trace, otherwise no header")
 }
 
 // writeMissing is table.field.additional.missing, which was table.fields.additional.error.on.missing
