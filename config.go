@@ -39,7 +39,7 @@ type Config struct {
 	Router router.Options `yaml:"router"`
 	// How column values become bytes, under Kafka Connect's and Debezium's names.
 	Records router.Records `yaml:"records"`
-	// The registry for the converter `avro`. walpost waits while it's down.
+	// The registry for `avro` and `json_schema`. walpost waits while it's down.
 	SchemaRegistry registry.Config `yaml:"schema_registry"`
 	// The Kafka cluster.
 	Kafka sink.Config `yaml:"kafka"`
@@ -201,7 +201,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	}
 	found = append(found, c.SchemaRegistry.Validate()...)
 	if c.Records.Registered() && len(c.SchemaRegistry.URLs) == 0 {
-		found.Add("schema_registry.urls", conf.Required, "with the converter avro", nil)
+		found.Add("schema_registry.urls", conf.Required, "with the converters avro and json_schema", nil)
 	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)

@@ -82,9 +82,9 @@ type Options struct {
 // become bytes: those of Debezium's Postgres connector and of Kafka Connect's converters.
 type Records struct {
 	// The key's converter.
-	Key DelegatingConverter `yaml:"key.converter" words:"string|json|bytes|binary|avro"`
+	Key DelegatingConverter `yaml:"key.converter" words:"string|json|bytes|binary|avro|json_schema"`
 	// The value's converter.
-	Value DelegatingConverter `yaml:"value.converter" words:"string|json|bytes|binary|avro"`
+	Value DelegatingConverter `yaml:"value.converter" words:"string|json|bytes|binary|avro|json_schema"`
 	// The headers' converter.
 	Header Converter `yaml:"header.converter" words:"simple|string|json"`
 
@@ -128,7 +128,7 @@ func DefaultConfig() Config {
 			JSONNull: "ignore", JSONEmptyArray: "ignore", JSONFieldNames: "none",
 		},
 		Records: Records{
-			Key: DelegatingConverter{text, json, true, false, "topic"}, Value: DelegatingConverter{text, json, true, false, "topic"}, Header: simple,
+			Key: DelegatingConverter{text, json, true, false, "topic", true}, Value: DelegatingConverter{text, json, true, false, "topic", true}, Header: simple,
 			TimePrecision: "adaptive", Decimal: "precise", Binary: "bytes", Interval: "numeric", HStore: "json",
 			Headers: []HeaderStep{}, SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
 			CloudEvents: CloudEvents{Mode: "none"},

@@ -13,7 +13,7 @@ type Converter struct {
 	Name string `suffix:""` // string | json | bytes | binary; of headers: simple | string | json
 	// Whether `json` writes the schema with each value.
 	Schemas bool `suffix:".schemas.enable"`
-	// How `json` writes decimals.
+	// How `json` and `json_schema` write decimals.
 	DecimalFormat string `suffix:".decimal.format" words:"|base64|numeric" fold:"true"`
 	// Whether `json` writes a field's default instead of a null.
 	NullDefault bool `suffix:".replace.null.with.default"`
@@ -25,20 +25,22 @@ type DelegatingConverter struct {
 	Converter `suffix:""`
 	// With `binary`: the converter of values that aren't bytes.
 	Delegate Converter `suffix:".delegate.converter.type" words:"|string|json|bytes"`
-	// With `avro`: register missing schemas. Otherwise walpost waits for them.
+	// With a registry: register missing schemas. Otherwise walpost waits for them.
 	AutoRegister bool `suffix:".auto.register.schemas"`
-	// With `avro`, without `auto.register.schemas`: use the subject's latest version, which must encode the
-	// same.
+	// Without `auto.register.schemas`: use the subject's latest version, which must encode the same, or for
+	// `json_schema` differ only in annotations.
 	UseLatest bool `suffix:".use.latest.version"`
-	// With `avro`: what a subject is named after.
+	// With a registry: what a subject is named after.
 	Subjects string `suffix:".subject.name.strategy" words:"topic|record|topic_record"`
+	// With `json_schema`: whether schemas allow more fields.
+	MoreProperties bool `suffix:".object.additional.properties"`
 }
 
 // A Registry gives the ids of schemas. Its error is what Route returns, in place of a *RowError.
 type Registry interface {
-	// SchemaID returns the id of an Avro schema in a subject. With register, it registers the schema.
-	// Otherwise with latest, it is the id of the subject's latest version.
-	SchemaID(subject, schema string, register, latest bool) (uint32, error)
+	// SchemaID returns the id of a schema in a subject. format is AVRO or JSON. With register, it registers
+	// the schema. Otherwise with latest, it is the id of the subject's latest version.
+	SchemaID(subject, schema, format string, register, latest bool) (uint32, error)
 }
 
 // awaited is a Registry that keeps its error for Route, because a converter's error is about the row.
@@ -47,8 +49,8 @@ type awaited struct {
 	err error
 }
 
-func (a *awaited) SchemaID(subject, schema string, register, latest bool) (uint32, error) {
-	id, err := a.Registry.SchemaID(subject, schema, register, latest)
+func (a *awaited) SchemaID(subject, schema, format string, register, latest bool) (uint32, error) {
+	id, err := a.Registry.SchemaID(subject, schema, format, register, latest)
 	if err != nil {
 		a.err = err
 	}
@@ -57,7 +59,7 @@ func (a *awaited) SchemaID(subject, schema string, register, latest bool) (uint3
 
 // validate adds what is wrong. Options of a converter that was not chosen would do nothing.
 func (c *Converter) validate(ps *conf.Problems, option string) {
-	if c.Name != "json" && (c.Schemas || !c.NullDefault || strings.EqualFold(c.DecimalFormat, "numeric")) {
+	if c.Name != "json" && (c.Schemas || !c.NullDefault || c.numeric() && c.Name != "json_schema") {
 		ps.Add(option, conf.MustBe, "json if schemas.enable, decimal.format or replace.null.with.default is set", c.Name)
 	}
 }
@@ -69,8 +71,11 @@ func (c *DelegatingConverter) validate(ps *conf.Problems, option string) {
 		ps.Add(option, conf.Contradicts, "a converter other than binary", c.Delegate.Name)
 	}
 	c.Delegate.validate(ps, option)
-	if c.Name != "avro" && (!c.AutoRegister || c.UseLatest || c.Subjects != "topic") {
-		ps.Add(strings.TrimSuffix(option, ".delegate.converter.type"), conf.MustBe, "avro if auto.register.schemas, use.latest.version or subject.name.strategy is set", c.Name)
+	if !c.registered() && (!c.AutoRegister || c.UseLatest || c.Subjects != "topic") {
+		ps.Add(strings.TrimSuffix(option, ".delegate.converter.type"), conf.MustBe, "avro or json_schema if auto.register.schemas, use.latest.version or subject.name.strategy is set", c.Name)
+	}
+	if c.Name != "json_schema" && !c.MoreProperties {
+		ps.Add(strings.TrimSuffix(option, ".delegate.converter.type"), conf.MustBe, "json_schema if object.additional.properties is false", c.Name)
 	}
 	if c.AutoRegister && c.UseLatest {
 		ps.Add(strings.TrimSuffix(option, "delegate.converter.type")+"use.latest.version", conf.Contradicts, "auto.register.schemas, which registers the schema of each record", nil)
@@ -82,15 +87,25 @@ func (c *Converter) schemas() bool { return c.Name == "json" && c.Schemas }
 
 // schemas reports whether the converter writes schemas for values that are not bytes.
 func (c *DelegatingConverter) schemas() bool {
-	return c.Name == "avro" || c.Converter.schemas() || c.Delegate.schemas()
+	return c.registered() || c.Converter.schemas() || c.Delegate.schemas()
 }
+
+// registered reports whether the converter needs a schema registry.
+func (c *DelegatingConverter) registered() bool { return c.Name == "avro" || c.Name == "json_schema" }
+
+// numeric reports whether the converter writes decimals as numbers.
+func (c *Converter) numeric() bool { return strings.EqualFold(c.DecimalFormat, "numeric") }
 
 // text reports whether the converter writes a value that is not bytes as Java's toString does.
 func (c *DelegatingConverter) text() bool { return c.Name == "string" || c.Delegate.Name == "string" }
 
 func (c *DelegatingConverter) make(key bool, registry connect.Registry) connect.Converter {
-	if c.Name == "avro" {
-		return connect.NewAvro(connect.AvroOptions{Registry: registry, Key: key, Subjects: c.Subjects, Register: c.AutoRegister, Latest: c.UseLatest})
+	o := connect.RegistryOptions{Registry: registry, Key: key, Subjects: c.Subjects, Register: c.AutoRegister, Latest: c.UseLatest}
+	switch c.Name {
+	case "avro":
+		return connect.NewAvro(o)
+	case "json_schema":
+		return connect.NewJSONSchema(connect.JSONSchemaOptions{RegistryOptions: o, NumericDecimals: c.numeric(), Closed: !c.MoreProperties})
 	}
 	if c.Name == "binary" && c.Delegate.Name != "" {
 		return connect.NewBinary(c.Delegate.make())
@@ -102,7 +117,7 @@ func (c *Converter) make() connect.Converter {
 	switch c.Name {
 	case "json":
 		return connect.NewJSON(connect.JSONOptions{
-			Schemas: c.Schemas, NumericDecimals: strings.EqualFold(c.DecimalFormat, "numeric"), ReplaceNullWithDefault: c.NullDefault,
+			Schemas: c.Schemas, NumericDecimals: c.numeric(), ReplaceNullWithDefault: c.NullDefault,
 		})
 	case "bytes":
 		return connect.NewByteArray()
@@ -122,4 +137,4 @@ func (c *Config) converters(registry connect.Registry) converters {
 }
 
 // Registered reports whether a converter needs a schema registry.
-func (r *Records) Registered() bool { return r.Key.Name == "avro" || r.Value.Name == "avro" }
+func (r *Records) Registered() bool { return r.Key.registered() || r.Value.registered() }

@@ -318,8 +318,8 @@ func TestValidateSaysEverythingAtOnce(t *testing.T) {
 			JSONNull: "drop", JSONEmptyArray: "x", JSONFieldNames: "y",
 		},
 		Records: Records{
-			Key:    DelegatingConverter{Converter{Name: "json", DecimalFormat: "hex"}, Converter{Name: "string", NullDefault: true}, true, false, "topic"},
-			Value:  DelegatingConverter{Converter{Name: "protobuf", NullDefault: true}, Converter{NullDefault: true, Schemas: true}, true, false, "topic"},
+			Key:    DelegatingConverter{Converter{Name: "json", DecimalFormat: "hex"}, Converter{Name: "string", NullDefault: true}, true, false, "topic", true},
+			Value:  DelegatingConverter{Converter{Name: "protobuf", NullDefault: true}, Converter{NullDefault: true, Schemas: true}, true, false, "topic", true},
 			Header: Converter{Name: "string"}, ExtendedHeaders: true, SchemaNames: "z", FieldNames: "AVRO",
 			TimePrecision: "Connect", Decimal: "no", Binary: "none", Interval: "", HStore: "xml",
 		},
@@ -401,9 +401,45 @@ func FuzzRoute(f *testing.F) {
 // oneID is a Registry that has every schema.
 type oneID struct{}
 
-func (oneID) SchemaID(string, string, bool, bool) (uint32, error) { return 1, nil }
+func (oneID) SchemaID(_, _, _ string, _, _ bool) (uint32, error) { return 1, nil }
 
 func avroValues(c *Config) { c.Value.Name, c.Key.Name, c.Registry = "avro", "avro", oneID{} }
+
+func jsonSchemaValues(c *Config) {
+	c.Value.Name, c.Key.Name, c.Registry = "json_schema", "json_schema", oneID{}
+}
+
+// subjects is a Registry that keeps what it was asked for.
+type subjects []string
+
+func (s *subjects) SchemaID(subject, _, format string, _, _ bool) (uint32, error) {
+	*s = append(*s, format+" "+subject)
+	return 1, nil
+}
+
+// A row may be what registers a schema, and looking at a table may not.
+func TestOnlyRecordsAskTheRegistry(t *testing.T) {
+	for name, format := range map[string]string{"avro": "AVRO", "json_schema": "JSON"} {
+		var asked subjects
+		cfg := DefaultConfig()
+		cfg.TopicPrefix, cfg.Value.Name, cfg.Key.Name, cfg.Registry, cfg.AdditionalPlacement = "shop", name, name, &asked, "event_type:envelope"
+		r, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ev := insert(outbox, "59a42efd-b015-44a9-9dde-cb36d9002425", "order", "4711", "Placed", "{}")
+		if _, err := r.Needs(outbox); err != nil || len(asked) > 0 {
+			t.Errorf("%s: asked for %q, %v", name, asked, err)
+		}
+		var rec cdc.Record
+		if _, err := r.Route(ev, &rec); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{format + " outbox.event.order-key", format + " outbox.event.order-value"}; !slices.Equal(asked, want) {
+			t.Errorf("%s: asked for %q, want %q", name, asked, want)
+		}
+	}
+}
 
 func BenchmarkRoute(b *testing.B) {
 	object := `{"a": "` + strings.Repeat("x", 300) + `"}`
@@ -425,6 +461,8 @@ func BenchmarkRoute(b *testing.B) {
 		{"CloudEvents structured", cloudEvents("structured"), object},
 		{"avro", avroValues, object},
 		{"avro expanded", all(avroValues, func(c *Config) { c.ExpandJSON = true }), object},
+		{"json schema", jsonSchemaValues, object},
+		{"json schema expanded", all(jsonSchemaValues, func(c *Config) { c.ExpandJSON = true }), object},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			cfg := DefaultConfig()

@@ -221,7 +221,7 @@ func beside(t *testing.T, in doc, key string, value any) {
 	case "source.rds_iam":
 		source["dsn"] = "postgres://walpost@db/shop?sslmode=require"
 	case "records.key.converter", "records.value.converter":
-		if value == "avro" {
+		if value == "avro" || value == "json_schema" {
 			set(in, []string{"schema_registry", "urls"}, []any{"http://r:8081"})
 		}
 	case "schema_registry.password", "schema_registry.password_file":
@@ -279,6 +279,10 @@ func beside(t *testing.T, in doc, key string, value any) {
 			}
 		} else if before, after, ok := strings.Cut(option, ".converter."); ok {
 			name := "json"
+			if after == "object.additional.properties" {
+				name = "json_schema"
+				set(in, []string{"schema_registry", "urls"}, []any{"http://r:8081"})
+			}
 			if after == "auto.register.schemas" || after == "use.latest.version" || after == "subject.name.strategy" {
 				name = "avro"
 				set(in, []string{"schema_registry", "urls"}, []any{"http://r:8081"})

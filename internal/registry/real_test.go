@@ -38,7 +38,7 @@ func TestAnIncompatibleSchemaWaitsForAPerson(t *testing.T) {
 	}
 	rule(sr.CompatBackward)
 	wider := strings.Replace(text, `]}`, `,{"name":"price","type":"double"}]}`, 1)
-	_, err = c.SchemaID("orders-value", wider, true, false)
+	_, err = c.SchemaID("orders-value", wider, "AVRO", true, false)
 	pending := fault.Awaits(err)
 	for pending.Stalled() == nil {
 		time.Sleep(time.Millisecond)
@@ -51,5 +51,17 @@ func TestAnIncompatibleSchemaWaitsForAPerson(t *testing.T) {
 	rule(sr.CompatNone)
 	if id := answer(t, c, wider, true, false); id == first {
 		t.Errorf("id %d", id)
+	}
+	looks := client(t, Config{URLs: []string{url}})
+	looks.Produce()
+	const object = `{"type":"object","title":"Order","properties":{"id":{"type":"integer","connect.index":0,"connect.type":"int64"}}}`
+	id, err := looks.SchemaID("shipments-value", object, "JSON", true, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, latest := range []bool{false, true} {
+		if found, err := looks.SchemaID("shipments-value", object, "JSON", false, latest); found != id || err != nil {
+			t.Errorf("id %d, not %d: %v", found, id, err)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -36,8 +37,8 @@ type Client struct {
 
 // A question is what a Client asks.
 type question struct {
-	subject, schema  string
-	register, latest bool
+	subject, schema, format string
+	register, latest        bool
 }
 
 // New returns a Client. It connects nowhere.
@@ -83,10 +84,10 @@ func (c *Client) Deliver(ctx context.Context) (stop func()) {
 }
 
 // SchemaID returns the id of a schema in a subject. With register, it registers the schema. Otherwise
-// with latest, it is the id of the subject's latest version, which must have the same encoding. One
-// goroutine at a time calls it.
-func (c *Client) SchemaID(subject, schema string, register, latest bool) (uint32, error) {
-	q := question{subject, schema, register, latest}
+// with latest, it is the id of the subject's latest version, which must have the same encoding. format
+// is AVRO or JSON. One goroutine at a time calls it.
+func (c *Client) SchemaID(subject, schema, format string, register, latest bool) (uint32, error) {
+	q := question{subject, schema, format, register, latest}
 	if c.background == nil {
 		id, err := c.ask(context.Background(), q)
 		if err != nil {
@@ -127,7 +128,10 @@ func (c *Client) insist(ctx context.Context, q question, p *Pending) {
 func (c *Client) ask(ctx context.Context, q question) (uint32, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	s := sr.Schema{Schema: q.schema, Type: sr.TypeAvro}
+	s := sr.Schema{Schema: q.schema}
+	if err := s.Type.UnmarshalText([]byte(q.format)); err != nil {
+		return 0, err
+	}
 	var id int
 	var err error
 	switch {
@@ -154,7 +158,7 @@ func (c *Client) latest(ctx context.Context, q question) (uint32, error) {
 	if err != nil {
 		return c.failed(q, err)
 	}
-	if same, err := sameEncoding(q.schema, found.Schema.Schema); !same {
+	if same, err := q.sameEncoding(found.Schema); !same {
 		return 0, &Mismatch{Subject: q.subject, Version: found.Version, Err: err}
 	}
 	return uint32(found.ID), nil
@@ -223,21 +227,69 @@ func (c *Client) incompatible(ctx context.Context, subject string, refusal error
 	return e
 }
 
-// sameEncoding reports whether values that are written with one schema can be read with the other,
-// byte by byte: they differ at most in what has no influence on the encoding, such as documentation.
-func sameEncoding(ours, theirs string) (bool, error) {
-	if ours == theirs {
+// sameEncoding reports whether values of the question's schema can be read with another one: in Avro
+// they must differ at most in what has no influence on the encoding, and in JSON in annotations.
+func (q *question) sameEncoding(s sr.Schema) (bool, error) {
+	switch {
+	case s.Type.String() != q.format:
+		return false, fmt.Errorf("its format is %s", s.Type)
+	case s.Schema == q.schema:
 		return true, nil
 	}
-	var canonical [2]string
-	for i, text := range []string{ours, theirs} {
-		s, err := avro.Parse(text, avro.WithLaxNames(nil)) // Java allows letters of every script
-		if err != nil {
-			return false, err
-		}
-		canonical[i] = string(s.Canonical())
+	canonical := canonicalAvro
+	if s.Type == sr.TypeJSON {
+		canonical = canonicalJSON
 	}
-	return canonical[0] == canonical[1], nil
+	ours, err := canonical(q.schema)
+	if err != nil {
+		return false, err
+	}
+	theirs, err := canonical(s.Schema)
+	return ours == theirs, err
+}
+
+func canonicalAvro(text string) (string, error) {
+	s, err := avro.Parse(text, avro.WithLaxNames(nil)) // Java allows letters of every script
+	if err != nil {
+		return "", err
+	}
+	return string(s.Canonical()), nil
+}
+
+// canonicalJSON returns a JSON Schema without annotations, and with its members in order.
+func canonicalJSON(text string) (string, error) {
+	var schema any
+	if err := json.Unmarshal([]byte(text), &schema); err != nil {
+		return "", err
+	}
+	b, err := json.Marshal(validating(schema))
+	return string(b), err
+}
+
+var annotations = []string{"$schema", "$id", "$comment", "title", "description", "default", "examples", "connect.type", "connect.version", "connect.parameters", "connect.index"}
+
+// validating returns the part of a JSON Schema that validates.
+func validating(schema any) any {
+	switch s := schema.(type) {
+	case []any:
+		for i := range s {
+			s[i] = validating(s[i])
+		}
+	case map[string]any:
+		for _, name := range annotations {
+			delete(s, name)
+		}
+		for name, part := range s {
+			if fields, ok := part.(map[string]any); ok && name == "properties" { // a field may be called title
+				for field := range fields {
+					fields[field] = validating(fields[field])
+				}
+			} else {
+				s[name] = validating(part)
+			}
+		}
+	}
+	return schema
 }
 
 // An Incompatible is the refusal of a schema that does not fit those that the subject has.

@@ -40,7 +40,7 @@ func fake(t *testing.T, opts ...srfake.Option) *srfake.Registry {
 func answer(t *testing.T, c *Client, schema string, register, latest bool) uint32 {
 	t.Helper()
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
-		id, err := c.SchemaID("orders-value", schema, register, latest)
+		id, err := c.SchemaID("orders-value", schema, "AVRO", register, latest)
 		if err == nil {
 			return id
 		}
@@ -55,15 +55,15 @@ func answer(t *testing.T, c *Client, schema string, register, latest bool) uint3
 func TestAClientThatWritesNothingRegistersNothing(t *testing.T) {
 	r := fake(t)
 	c := client(t, Config{URLs: []string{r.URL()}})
-	if id, err := c.SchemaID("orders-value", text, true, false); id != 0 || err != nil || r.SubjectExists("orders-value") {
+	if id, err := c.SchemaID("orders-value", text, "AVRO", true, false); id != 0 || err != nil || r.SubjectExists("orders-value") {
 		t.Errorf("id %d, %v", id, err)
 	}
 	r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: text})
-	if id, err := c.SchemaID("orders-value", text, true, false); id != 7 || err != nil {
+	if id, err := c.SchemaID("orders-value", text, "AVRO", true, false); id != 7 || err != nil {
 		t.Errorf("id %d, %v", id, err)
 	}
 	r.Close()
-	if _, err := c.SchemaID("orders-value", text, true, false); !fault.Retryable(err) {
+	if _, err := c.SchemaID("orders-value", text, "AVRO", true, false); !fault.Retryable(err) {
 		t.Errorf("%v", err)
 	}
 }
@@ -83,7 +83,7 @@ func TestARegistryThatIsDownIsWaitedFor(t *testing.T) {
 	})
 	c := client(t, Config{URLs: []string{r.URL()}})
 	defer c.Deliver(t.Context())()
-	_, err := c.SchemaID("orders-value", text, true, false)
+	_, err := c.SchemaID("orders-value", text, "AVRO", true, false)
 	pending := fault.Awaits(err)
 	if pending == nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestARegistryThatIsDownIsWaitedFor(t *testing.T) {
 func TestAStopEndsTheWait(t *testing.T) {
 	c := client(t, Config{URLs: []string{"http://127.0.0.1:1"}})
 	stop := c.Deliver(t.Context())
-	if _, err := c.SchemaID("orders-value", text, true, false); fault.Awaits(err) == nil {
+	if _, err := c.SchemaID("orders-value", text, "AVRO", true, false); fault.Awaits(err) == nil {
 		t.Fatal(err)
 	}
 	stop()
@@ -114,20 +114,57 @@ func TestTheLatestVersionMustHaveTheSameEncoding(t *testing.T) {
 	r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: more})
 	c := client(t, Config{URLs: []string{r.URL()}})
 	c.Produce()
-	if id, err := c.SchemaID("orders-value", text, false, true); id != 7 || err != nil {
+	if id, err := c.SchemaID("orders-value", text, "AVRO", false, true); id != 7 || err != nil {
 		t.Errorf("id %d, %v", id, err)
 	}
 	r.SeedSchema("orders-value", 2, 8, sr.Schema{Schema: strings.Replace(text, "long", "int", 1)})
-	_, err := c.SchemaID("orders-value", text, false, true)
+	_, err := c.SchemaID("orders-value", text, "AVRO", false, true)
 	if mismatch, ok := errors.AsType[*Mismatch](err); !ok || mismatch.Version != 2 || fault.Hint(err) == "" {
 		t.Errorf("%v", err)
+	}
+}
+
+// Annotations, the order of members and spaces may differ in JSON Schema. The name of a field, a type and the format may not.
+func TestTheLatestVersionOfAJSONSchemaMayDifferInAnnotations(t *testing.T) {
+	const ours = `{"type":"object","title":"Order","properties":{"title":{"type":"string","connect.index":0},"id":{"connect.index":1,"oneOf":[{"type":"null"},{"type":"integer","connect.type":"int64"}]}}}`
+	for latest, fits := range map[string]bool{
+		`{"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"id": {"oneOf": [{"type": "null"}, {"type": "integer", "description": "key"}]}, "title": {"type": "string", "default": "x"}}, "type": "object"}`: true,
+		strings.Replace(ours, `"integer"`, `"number"`, 1):    false,
+		strings.Replace(ours, `"title":{`, `"name":{`, 1):    false,
+		strings.Replace(ours, `{`, `{"required":["id"],`, 1): false,
+		"true": false,
+	} {
+		r := fake(t)
+		r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: latest, Type: sr.TypeJSON})
+		c := client(t, Config{URLs: []string{r.URL()}})
+		c.Produce()
+		id, err := c.SchemaID("orders-value", ours, "JSON", false, true)
+		if _, mismatch := errors.AsType[*Mismatch](err); mismatch == fits || fits && id != 7 {
+			t.Errorf("%s: id %d, %v", latest, id, err)
+		}
+		if _, err := c.SchemaID("orders-value", text, "AVRO", false, true); err == nil || !strings.Contains(err.Error(), "its format is JSON") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestAJSONSchemaIsRegisteredAsOne(t *testing.T) {
+	r := fake(t)
+	c := client(t, Config{URLs: []string{r.URL()}})
+	c.Produce()
+	id, err := c.SchemaID("orders-value", `{"type":"string"}`, "JSON", true, false)
+	if s, ok := r.GetSchema("orders-value", 1); err != nil || !ok || s.Type != sr.TypeJSON || s.Schema.Schema != `{"type":"string"}` || uint32(s.ID) != id {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if found, err := c.SchemaID("orders-value", `{"type":"string"}`, "JSON", false, false); err != nil || found != id {
+		t.Errorf("id %d, %v", found, err)
 	}
 }
 
 func TestASchemaThatNobodyHasRegisteredIsAnError(t *testing.T) {
 	c := client(t, Config{URLs: []string{fake(t).URL()}})
 	c.Produce()
-	if _, err := c.SchemaID("orders-value", text, false, false); err == nil || !strings.Contains(err.Error(), "is not registered") || fault.Hint(err) == "" {
+	if _, err := c.SchemaID("orders-value", text, "AVRO", false, false); err == nil || !strings.Contains(err.Error(), "is not registered") || fault.Hint(err) == "" {
 		t.Errorf("%v", err)
 	}
 }
@@ -141,7 +178,7 @@ func TestThePasswordIsReadAgain(t *testing.T) {
 		if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.SchemaID("orders-value", text, true, false); (err == nil) != fine {
+		if _, err := c.SchemaID("orders-value", text, "AVRO", true, false); (err == nil) != fine {
 			t.Errorf("%s: %v", password, err)
 		}
 	}

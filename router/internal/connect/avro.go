@@ -1,26 +1,10 @@
 package connect
 
 import (
-	"cmp"
 	enc "encoding/binary"
 	"errors"
 	"math"
-	"strings"
 )
-
-// AvroOptions are the options of an Avro converter.
-type AvroOptions struct {
-	Registry Registry
-	Key      bool   // it writes keys, not values
-	Subjects string // what they are named after: topic, record or topic_record
-	Register bool   // auto.register.schemas
-	Latest   bool   // use.latest.version
-}
-
-// A Registry knows the ids of schemas. A converter asks it once for each topic and schema.
-type Registry interface {
-	SchemaID(subject, schema string, register, latest bool) (uint32, error)
-}
 
 // NewAvro returns a converter that writes Avro in the wire format of Confluent's registry: a zero
 // byte, the id of the schema in four bytes, and the value. The schemas are those of Confluent's
@@ -29,23 +13,12 @@ type Registry interface {
 //
 // It differs if one name stands for two different structs in one schema, because a registry refuses
 // such a schema. AvroData writes it, or fails later. Here the value is an error.
-func NewAvro(o AvroOptions) Converter {
-	return &avroConverter{o: o, known: map[*Schema]*avroSchema{}, texts: map[string]*avroSchema{}}
+func NewAvro(o RegistryOptions) Converter {
+	var p avroPrinter
+	return &avroConverter{newRegistered(o, "AVRO", p.schema)}
 }
 
-type avroConverter struct {
-	o     AvroOptions
-	known map[*Schema]*avroSchema // of schemas that were not made for one value
-	texts map[string]*avroSchema
-	print avroPrinter
-}
-
-// An avroSchema is a schema that a converter has seen.
-type avroSchema struct {
-	text   string
-	record string            // its full name; "" if it is no record
-	ids    map[string]uint32 // by topic
-}
+type avroConverter struct{ *registered }
 
 func (c *avroConverter) Append(dst []byte, topic string, s *Schema, v any) (out []byte, null bool, err error) {
 	if s == nil && v == nil {
@@ -95,74 +68,6 @@ func (c *avroConverter) AppendText(dst []byte, topic string, s *Schema, text []b
 	}
 	out = appendBranch(out, s)
 	return append(enc.AppendVarint(out, int64(len(text))), text...), false, nil
-}
-
-// frame appends what is before a value.
-func (c *avroConverter) frame(dst []byte, topic string, a *avroSchema) ([]byte, error) {
-	id, known := a.ids[topic]
-	if !known {
-		if topic == "" {
-			return dst, errors.New("without a topic there is no subject")
-		}
-		subject, err := c.subject(topic, a)
-		if err != nil {
-			return dst, err
-		}
-		if id, err = c.o.Registry.SchemaID(subject, a.text, c.o.Register, c.o.Latest); err != nil {
-			return dst, err
-		}
-		if len(a.ids) >= keptSchemas {
-			clear(a.ids)
-		}
-		a.ids[strings.Clone(topic)] = id
-	}
-	return enc.BigEndian.AppendUint32(append(dst, 0), id), nil
-}
-
-func (c *avroConverter) subject(topic string, a *avroSchema) (string, error) {
-	switch {
-	case c.o.Subjects == "topic" && c.o.Key:
-		return topic + "-key", nil
-	case c.o.Subjects == "topic":
-		return topic + "-value", nil
-	case a.record == "":
-		return "", throw("the subject is named after a record, and the schema is none: %s", a.text)
-	case c.o.Subjects == "record":
-		return a.record, nil
-	}
-	return topic + "-" + a.record, nil
-}
-
-// schema returns what is known of a schema.
-func (c *avroConverter) schema(s *Schema) (*avroSchema, error) {
-	if a, ok := c.known[s]; ok {
-		return a, nil
-	}
-	text, err := c.print.schema(s)
-	if err != nil {
-		return nil, err
-	}
-	a, ok := c.texts[string(text)]
-	if !ok {
-		a = &avroSchema{text: string(text), ids: map[string]uint32{}}
-		switch {
-		case s == nil:
-			a.record = anythingName
-		case s.Type == Struct:
-			a.record = cmp.Or(s.Name, unnamed)
-		}
-		if len(c.texts) >= keptSchemas {
-			clear(c.texts)
-		}
-		c.texts[a.text] = a
-	}
-	if s == nil || keep(s) {
-		if len(c.known) >= keptSchemas {
-			clear(c.known)
-		}
-		c.known[s] = a
-	}
-	return a, nil
 }
 
 var errAvroNull = errors.New("Found null value for non-optional schema") //nolint:staticcheck // Confluent's words

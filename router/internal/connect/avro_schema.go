@@ -32,7 +32,7 @@ var avroLogical = map[string]string{DecimalName: "decimal", DateName: "date", Ti
 
 // An avroPrinter writes schemas as Avro's Java library prints those that AvroData makes.
 type avroPrinter struct {
-	out     []byte
+	schemaText
 	named   []avroNamed // the records that are written, and may be referred to
 	space   string      // the namespace of the record around
 	unnamed int
@@ -43,37 +43,42 @@ type avroNamed struct {
 	schema *Schema
 }
 
-// schema returns the text, which is valid until the next call.
-func (p *avroPrinter) schema(s *Schema) ([]byte, error) {
+// schema returns the text, which is valid until the next call, and the full name of a record.
+func (p *avroPrinter) schema(s *Schema) (text []byte, record string, err error) {
 	if s == nil {
-		return []byte(anything), nil
+		return []byte(anything), anythingName, nil
 	}
 	p.out, p.named, p.space, p.unnamed = p.out[:0], p.named[:0], "", 0
 	write := p.write
 	if s.Type == Struct { // Debezium's value is a record with the schema of its own
-		write = p.base
+		write, record = p.base, cmp.Or(s.Name, unnamed)
 	}
-	err := write(s)
+	err = write(s)
 	clear(p.named)
-	return p.out, err
+	return p.out, record, err
 }
 
-func (p *avroPrinter) text(s string)      { p.out = append(p.out, s...) }
-func (p *avroPrinter) name(key, s string) { p.key(key); p.quote(s) }
-func (p *avroPrinter) number(key string, n int) {
+// A schemaText is a schema as JSON in the making.
+type schemaText struct{ out []byte }
+
+func (p *schemaText) text(s string)      { p.out = append(p.out, s...) }
+func (p *schemaText) name(key, s string) { p.key(key); p.quote(s) }
+func (p *schemaText) number(key string, n int) {
 	p.key(key)
 	p.out = strconv.AppendInt(p.out, int64(n), 10)
 }
 
-// key begins a member that is not the first one.
-func (p *avroPrinter) key(key string) {
-	p.text(",")
+// key begins a member.
+func (p *schemaText) key(key string) {
+	if p.out[len(p.out)-1] != '{' {
+		p.text(",")
+	}
 	p.quote(key)
 	p.text(":")
 }
 
 // quote differs from appendJSONString: Jackson escapes a character above U+FFFF only if it writes UTF-8.
-func (p *avroPrinter) quote(s string) {
+func (p *schemaText) quote(s string) {
 	p.text(`"`)
 	for _, r := range s {
 		if r < utf8.RuneSelf {
@@ -304,9 +309,9 @@ func (p *avroPrinter) value(s *Schema, v any) (err error) {
 	case int64:
 		p.out = strconv.AppendInt(p.out, v, 10)
 	case float64:
-		p.out = appendJSONNumber(p.out, v, appendDouble(nil, v))
+		p.out = appendJSONNumber(p.out, v, 64)
 	case float32:
-		p.out = appendJSONNumber(p.out, float64(v), appendFloat(nil, v))
+		p.out = appendJSONNumber(p.out, float64(v), 32)
 	case bool:
 		p.out = strconv.AppendBool(p.out, v)
 	case []byte:

@@ -18,7 +18,7 @@ type schemaIDs struct {
 	err      error
 }
 
-func (r *schemaIDs) SchemaID(subject, schema string, _, _ bool) (uint32, error) {
+func (r *schemaIDs) SchemaID(subject, schema, _ string, _, _ bool) (uint32, error) {
 	if r.err != nil {
 		return 0, r.err
 	}
@@ -34,7 +34,7 @@ func TestAvroIsReadByAnotherImplementation(t *testing.T) {
 	for range 6000 {
 		s := g.schema(3)
 		v := g.value(s)
-		b, null, err := NewAvro(AvroOptions{Registry: ids, Subjects: "topic"}).Append(nil, "topic", s, v)
+		b, null, err := NewAvro(RegistryOptions{Registry: ids, Subjects: "topic"}).Append(nil, "topic", s, v)
 		if err != nil {
 			refused[strings.SplitN(err.Error(), ":", 2)[0]]++
 			continue
@@ -77,17 +77,17 @@ func TestAvroIsReadByAnotherImplementation(t *testing.T) {
 func TestSubjectsOfAvro(t *testing.T) {
 	record := &Schema{Type: Struct, Name: "shop.Order", Fields: []Field{{"a", &Schema{Type: Int32}}}}
 	for _, c := range []struct {
-		o      AvroOptions
+		o      RegistryOptions
 		schema *Schema
 		value  any
 		want   string
 	}{
-		{AvroOptions{Subjects: "topic"}, &Schema{Type: String}, "v", "orders-value"},
-		{AvroOptions{Subjects: "topic", Key: true}, &Schema{Type: String}, "v", "orders-key"},
-		{AvroOptions{Subjects: "record"}, record, []any{int64(1)}, "shop.Order"},
-		{AvroOptions{Subjects: "topic_record"}, record, []any{int64(1)}, "orders-shop.Order"},
-		{AvroOptions{Subjects: "record"}, nil, "[]", "io.confluent.connect.avro.Anything"},
-		{AvroOptions{Subjects: "record"}, &Schema{Type: String}, "v", "the schema is none"},
+		{RegistryOptions{Subjects: "topic"}, &Schema{Type: String}, "v", "orders-value"},
+		{RegistryOptions{Subjects: "topic", Key: true}, &Schema{Type: String}, "v", "orders-key"},
+		{RegistryOptions{Subjects: "record"}, record, []any{int64(1)}, "shop.Order"},
+		{RegistryOptions{Subjects: "topic_record"}, record, []any{int64(1)}, "orders-shop.Order"},
+		{RegistryOptions{Subjects: "record"}, nil, "[]", "io.confluent.connect.avro.Anything"},
+		{RegistryOptions{Subjects: "record"}, &Schema{Type: String}, "v", "the schema is none"},
 	} {
 		ids := &schemaIDs{}
 		c.o.Registry = ids
@@ -101,7 +101,7 @@ func TestSubjectsOfAvro(t *testing.T) {
 // TestAvroAsksOnce: the registry is asked once for each topic and schema, and again after an error.
 func TestAvroAsksOnce(t *testing.T) {
 	ids := &schemaIDs{err: errors.New("down")}
-	c := NewAvro(AvroOptions{Registry: ids, Subjects: "topic"})
+	c := NewAvro(RegistryOptions{Registry: ids, Subjects: "topic"})
 	s, e := &Schema{Type: String}, NewExpander(ExpandOptions{Payload: "payload"})
 	for range 2 {
 		if _, _, err := c.AppendText(nil, "a", s, []byte("x")); !errors.Is(err, ids.err) {
@@ -130,9 +130,14 @@ func TestAvroAsksOnce(t *testing.T) {
 	}
 }
 
-// TestAvroNeedsNoMemory: an event costs nothing but the place of its bytes.
-func TestAvroNeedsNoMemory(t *testing.T) {
-	c := NewAvro(AvroOptions{Registry: &schemaIDs{}, Subjects: "topic"})
+// TestConvertersWithARegistryNeedNoMemory: an event costs nothing but the place of its bytes.
+func TestConvertersWithARegistryNeedNoMemory(t *testing.T) {
+	o := RegistryOptions{Registry: &schemaIDs{}, Subjects: "topic"}
+	t.Run("avro", func(t *testing.T) { needsNoMemory(t, NewAvro(o)) })
+	t.Run("json_schema", func(t *testing.T) { needsNoMemory(t, NewJSONSchema(JSONSchemaOptions{RegistryOptions: o})) })
+}
+
+func needsNoMemory(t *testing.T, c Converter) {
 	text, dst := []byte(order), make([]byte, 0, 2048)
 	e := NewExpander(ExpandOptions{Payload: "payload"})
 	s := &Schema{Type: String, Optional: true, Name: "io.debezium.data.Json", Version: 1}

@@ -23,8 +23,9 @@ func NewJSON(o JSONOptions) Converter {
 }
 
 type jsonConverter struct {
-	o       JSONOptions
-	schemas map[*Schema][]byte // {"schema":…,"payload": of each schema seen
+	o          JSONOptions
+	schemas    map[*Schema][]byte // {"schema":…,"payload": of each schema seen
+	registered bool               // it writes as JsonSchemaConverter does
 }
 
 // keptSchemas is the number of schemas that a converter remembers (schemas.cache.size in Connect).
@@ -135,11 +136,11 @@ func (c *jsonConverter) append(dst []byte, s *Schema, v any) (_ []byte, err erro
 		}
 	case float64:
 		if s.Type == Float64 {
-			return appendJSONNumber(dst, v, appendDouble(nil, v)), nil
+			return appendJSONNumber(dst, v, 64), nil
 		}
 	case float32:
 		if s.Type == Float32 {
-			return appendJSONNumber(dst, float64(v), appendFloat(nil, v)), nil
+			return appendJSONNumber(dst, float64(v), 32), nil
 		}
 	case bool:
 		if s.Type == Boolean {
@@ -218,8 +219,12 @@ func (c *jsonConverter) appendArray(dst []byte, s *Schema, list []any) (_ []byte
 	return append(dst, ']'), nil
 }
 
-// appendMap appends a map with string keys as an object, and every other map as an array of pairs.
+// appendMap appends a map with string keys as an object, and every other map as an array of pairs. With
+// registered, a key that may be null is no string, and a pair is an object.
 func (c *jsonConverter) appendMap(dst []byte, s *Schema, entries []Entry) (_ []byte, err error) {
+	if c.registered && isEntries(s) {
+		return c.appendPairs(dst, s, entries)
+	}
 	object := s.Key.Type == String
 	open, end := byte('['), byte(']')
 	if object {
@@ -253,6 +258,23 @@ func (c *jsonConverter) appendMap(dst []byte, s *Schema, entries []Entry) (_ []b
 	return append(dst, end), nil
 }
 
+func (c *jsonConverter) appendPairs(dst []byte, s *Schema, entries []Entry) (_ []byte, err error) {
+	dst = append(dst, '[')
+	for i, e := range entries {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if dst, err = c.append(append(dst, `{"key":`...), s.Key, e.Key); err != nil {
+			return dst, err
+		}
+		if dst, err = c.append(append(dst, `,"value":`...), s.Elem, e.Value); err != nil {
+			return dst, err
+		}
+		dst = append(dst, '}')
+	}
+	return append(dst, ']'), nil
+}
+
 func (c *jsonConverter) appendStruct(dst []byte, s *Schema, values []any) (_ []byte, err error) {
 	if len(values) != len(s.Fields) {
 		return dst, errShape(s, values)
@@ -276,10 +298,9 @@ func appendJSONBytes(dst, b []byte) []byte {
 }
 
 // appendJSONNumber appends Java's text of f. It quotes the text if JSON has no such number.
-func appendJSONNumber(dst []byte, f float64, text []byte) []byte {
+func appendJSONNumber(dst []byte, f float64, bits int) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
-		dst = append(append(dst, '"'), text...)
-		return append(dst, '"')
+		return append(appendJava(append(dst, '"'), f, bits), '"')
 	}
-	return append(dst, text...)
+	return appendJava(dst, f, bits)
 }

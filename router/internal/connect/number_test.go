@@ -47,7 +47,7 @@ func TestGoldensOfNumbers(t *testing.T) {
 		}
 		java, older := ask(t, questions), make([][]answer, len(questions))
 		if *oracleOlder != "" {
-			older = askJava(t, *oracleOlder, questions)
+			older = askJava(t, *oracleOlder, "", questions)
 		}
 		var b strings.Builder
 		b.WriteString("# What Double.toString and Float.toString of Java 25 give, and of Java 17 where that differs.\n" +

@@ -73,10 +73,11 @@ func (a answer) failed() bool { return strings.HasPrefix(string(a), "! ") }
 // ask returns the answers of Oracle.java, run by the java of -oracle.
 func ask(t *testing.T, questions []string) [][]answer {
 	t.Helper()
-	return askJava(t, *oracle, questions)
+	return askJava(t, *oracle, "", questions)
 }
 
-func askJava(t *testing.T, java string, questions []string) [][]answer {
+// askJava asks Oracle.java, or JSONSchemaOracle.java where jsonSchema is the class path of its converter.
+func askJava(t *testing.T, java, jsonSchema string, questions []string) [][]answer {
 	t.Helper()
 	cache, err := localpg.CacheDir()
 	if err != nil {
@@ -88,11 +89,16 @@ func askJava(t *testing.T, java string, questions []string) [][]answer {
 	}
 	lib := libs[len(libs)-1]
 	path := filepath.Join(lib, "*") + ":" + filepath.Join(filepath.Dir(lib), "plugins", "debezium", "*")
-	classes := t.TempDir()
-	if out, err := exec.Command("javac", "--release", "17", "-cp", path, "-d", classes, filepath.Join("testdata", "Oracle.java")).CombinedOutput(); err != nil {
+	classes, class := t.TempDir(), "Oracle"
+	sources := []string{filepath.Join("testdata", "Oracle.java")}
+	if jsonSchema != "" {
+		path, class = jsonSchema+":"+path, "JSONSchemaOracle"
+		sources = append(sources, filepath.Join("testdata", class+".java"))
+	}
+	if out, err := exec.Command("javac", append([]string{"--release", "17", "-cp", path, "-d", classes}, sources...)...).CombinedOutput(); err != nil {
 		t.Fatalf("javac: %v\n%s", err, out)
 	}
-	cmd := exec.Command(java, "-Xss8m", "-Xmx1g", "-Duser.timezone=UTC", "-cp", classes+":"+path, "Oracle")
+	cmd := exec.Command(java, "-Xss8m", "-Xmx1g", "-Duser.timezone=UTC", "-cp", classes+":"+path, class)
 	cmd.Stdin = strings.NewReader(strings.Join(questions, "\n") + "\n")
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
