@@ -10,7 +10,9 @@ import (
 
 const (
 	confluentAvro = "io.confluent.connect.avro.AvroConverter"
+	confluentJSON = "io.confluent.connect.json.JsonSchemaConverter"
 	apicurioAvro  = "io.apicurio.registry.utils.converter.AvroConverter"
+	apicurioJSON  = "io.apicurio.registry.utils.converter.ExtJsonConverter"
 	apicurio      = "apicurio.registry."
 	confluent     = "schema.registry."
 )
@@ -24,9 +26,9 @@ var subjectNames = map[string]string{
 // apicurioAPI is the end of the URLs that Apicurio's converters have.
 var apicurioAPI = regexp.MustCompile(`(/apis/registry/v[23])?/?$`)
 
-// writeAvro writes the options of an Avro converter. The registry gets a section of its own, which is
-// one for both converters.
-func writeAvro(w *writer, class, which string, s converterOptions) {
+// writeRegistered writes the options of a converter with a registry. The registry gets a section of its
+// own, which is one for both converters.
+func writeRegistered(w *writer, class, which string, s converterOptions) {
 	w.schemas = true
 	is := class == apicurioAvro
 	option := func(ofApicurio, ofConfluent string) string {
@@ -54,8 +56,12 @@ func writeAvro(w *writer, class, which string, s converterOptions) {
 		w.fine(s.prefix+"normalize.schemas", "false")
 		w.fine(s.prefix+"latest.compatibility.strict", "true", "false")
 	}
-	w.fine(s.prefix+"connect.meta.data", "true")
-	w.fine(s.prefix+"enhanced.avro.schema.support", "false")
+	if class == confluentJSON {
+		writeJSONSchema(w, s)
+	} else {
+		w.fine(s.prefix+"connect.meta.data", "true")
+		w.fine(s.prefix+"enhanced.avro.schema.support", "false")
+	}
 	for _, name := range []string{"schemas.cache.config", "schemas.cache.size", apicurio + "check-period-ms"} {
 		if w.in.Has(s.prefix + name) {
 			w.idle(s.prefix+name, "walpost keeps the ids of all schemas")
@@ -64,6 +70,20 @@ func writeAvro(w *writer, class, which string, s converterOptions) {
 	for _, e := range w.in.List {
 		if strings.HasPrefix(e.Name, s.prefix) && !w.done[e.Name] && w.in.Format != input.Server {
 			w.bad(e.Name, "walpost has no such option of the converter: leave the option out, or write what it means under schema_registry")
+		}
+	}
+}
+
+// writeJSONSchema writes the options that only JsonSchemaConverter has.
+func writeJSONSchema(w *writer, s converterOptions) {
+	decimals(w, s)
+	w.flag(s.prefix+"object.additional.properties", s, "object.additional.properties", true, true)
+	for _, name := range []string{"ignore.default.for.nullables", "preserve.additional.properties", "json.indent.output", "json.fail.invalid.schema"} {
+		w.fine(s.prefix+name, "false")
+	}
+	for _, name := range []string{"use.optional.for.nonrequired", "flatten.singleton.unions", "ignore.modern.dialects"} {
+		if w.in.Has(s.prefix + name) {
+			w.idle(s.prefix+name, "changes nothing of what is written")
 		}
 	}
 }

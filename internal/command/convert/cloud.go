@@ -11,8 +11,8 @@ const managedClass = "PostgresCdcSourceV2"
 
 // cloudFormats are Confluent Cloud's names for the converters.
 var cloudFormats = map[string]string{
-	"JSON": jsonConverter, "STRING": stringConverter, "AVRO": "io.confluent.connect.avro.AvroConverter",
-	"JSON_SR": "io.confluent.connect.json.JsonSchemaConverter", "PROTOBUF": "io.confluent.connect.protobuf.ProtobufConverter",
+	"JSON": jsonConverter, "STRING": stringConverter, "AVRO": confluentAvro,
+	"JSON_SR": confluentJSON, "PROTOBUF": "io.confluent.connect.protobuf.ProtobufConverter",
 }
 
 // cloud gives the options of a managed connector the names that they have in Kafka Connect.

@@ -20,6 +20,7 @@ const (
 var converterNames = map[string]string{
 	stringConverter: "string", simpleConverter: "simple", jsonConverter: "json", bytesConverter: "bytes",
 	binaryConverter: "binary", bufferConverter: "binary", confluentAvro: "avro", apicurioAvro: "avro",
+	confluentJSON: "json_schema",
 }
 
 // serverFormats are Debezium Server's names for the classes.
@@ -140,7 +141,8 @@ func (s converterOptions) key(name string) string {
 // writeConverter writes one converter with its options.
 func writeConverter(w *writer, option, class, which string, s converterOptions) {
 	name := converterNames[class]
-	wrong := name == "" || which == "header" && (name == "bytes" || name == "binary" || name == "avro") || which != "header" && name == "simple" || name == "avro" && w.managed
+	registered := name == "avro" || name == "json_schema"
+	wrong := name == "" || which == "header" && (name == "bytes" || name == "binary" || registered) || which != "header" && name == "simple" || registered && w.managed
 	rest := func(format string, args ...any) {
 		for _, e := range w.in.List {
 			if strings.HasPrefix(e.Name, s.prefix) && !w.done[e.Name] && w.in.Format != input.Server {
@@ -148,8 +150,13 @@ func writeConverter(w *writer, option, class, which string, s converterOptions) 
 			}
 		}
 	}
+	if class == apicurioJSON {
+		w.bad(option, "%s: it writes Kafka Connect's schemas, which only Apicurio's converter reads", class)
+		rest("belongs to %s", option)
+		return
+	}
 	if wrong {
-		w.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter, BinaryDataConverter and AvroConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", class)
+		w.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter, BinaryDataConverter, AvroConverter and JsonSchemaConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", class)
 		rest("belongs to %s", option)
 		return
 	}
@@ -173,8 +180,8 @@ func writeConverter(w *writer, option, class, which string, s converterOptions) 
 		}
 	case "binary":
 		writeDelegate(w, s)
-	case "avro":
-		writeAvro(w, class, which, s)
+	case "avro", "json_schema":
+		writeRegistered(w, class, which, s)
 	}
 	rest("%s does not have this option and ignores it", name)
 }
@@ -193,13 +200,7 @@ func writeJSON(w *writer, s converterOptions) {
 		w.schemas = true
 		w.put(s.key("schemas.enable"), "true", "")
 	}
-	option = s.prefix + "decimal.format"
-	if v, ok := w.literal(option); ok {
-		w.mapped(option, s.field+".decimal.format", "%s", v)
-		if !strings.EqualFold(v, "base64") {
-			w.put(s.key("decimal.format"), scalar(dollars(strings.ToLower(v))), "")
-		}
-	}
+	decimals(w, s)
 	option = s.prefix + "replace.null.with.default"
 	if replaces, ok := w.boolean(option, true); ok && w.in.Has(option) {
 		w.mapped(option, s.field+".replace.null.with.default", "%v", replaces)
@@ -212,13 +213,24 @@ func writeJSON(w *writer, s converterOptions) {
 	}
 }
 
+// decimals maps decimal.format.
+func decimals(w *writer, s converterOptions) {
+	option := s.prefix + "decimal.format"
+	if v, ok := w.literal(option); ok {
+		w.mapped(option, s.field+".decimal.format", "%s", v)
+		if !strings.EqualFold(v, "base64") {
+			w.put(s.key("decimal.format"), scalar(dollars(strings.ToLower(v))), "")
+		}
+	}
+}
+
 // writeDelegate writes the converter that BinaryDataConverter uses for values that are not bytes.
 func writeDelegate(w *writer, s converterOptions) {
 	const key = "delegate.converter.type"
 	class, ok := w.literal(s.prefix + key)
 	switch name := converterNames[class]; {
 	case !ok:
-	case name == "" || name == "simple" || name == "binary" || name == "avro":
+	case name == "" || name == "simple" || name == "binary" || name == "avro" || name == "json_schema":
 		w.bad(s.prefix+key, "%s: as a delegate, walpost supports StringConverter, JsonConverter and ByteArrayConverter", class)
 	default:
 		w.set(s.prefix+key, s.key(key), name, "")
