@@ -74,7 +74,7 @@ func (w *ConnectWorker) first(ctx context.Context, props map[string]string) erro
 	p := map[string]string{
 		"bootstrap.servers":                                 strings.Join(w.brokers, ","),
 		"listeners":                                         "http://" + w.Address(),
-		"plugin.path":                                       filepath.Join(w.Jars, "plugins"),
+		"plugin.path":                                       strings.TrimSuffix(filepath.Join(w.Jars, "plugins")+","+*confluent, ","),
 		"plugin.discovery":                                  "service_load",
 		"key.converter":                                     "org.apache.kafka.connect.storage.StringConverter",
 		"value.converter":                                   "org.apache.kafka.connect.storage.StringConverter",

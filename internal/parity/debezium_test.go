@@ -55,6 +55,9 @@ func (c *Case) Base(p *Place, slot string) (map[string]string, error) {
 			config[registry+"headers.enabled"] = "false"
 			config[registry+"use-id"] = "contentId"
 			config[registry+"auto-register"] = "true"
+		case jsonSchema:
+			config[o.Key] = "io.confluent.connect.json.JsonSchemaConverter"
+			config[o.Key+".schema.registry.url"] = "http://" + p.Registry + ccompat
 		}
 	}
 	return config, nil
@@ -63,9 +66,14 @@ func (c *Case) Base(p *Place, slot string) (map[string]string, error) {
 // avro stands for Apicurio's Avro converter with the options under which it writes what Confluent's does.
 const avro = "(avro)"
 
+// jsonSchema stands for Confluent's JSON Schema converter, which -confluent brings.
+const jsonSchema = "(json_schema)"
+
 // registered reports whether a case needs a schema registry.
-func (c *Case) registered() bool {
-	return slices.ContainsFunc(c.Config, func(o Option) bool { return o.Value == avro })
+func (c *Case) registered() bool { return c.has(avro) || c.has(jsonSchema) }
+
+func (c *Case) has(value string) bool {
+	return slices.ContainsFunc(c.Config, func(o Option) bool { return o.Value == value })
 }
 
 // apart are further options that keep connectors apart that run on one Kafka: behind the EventRouter every topic gets the case's name in
