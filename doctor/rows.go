@@ -135,7 +135,7 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) {
 	}
 	switch {
 	case s.unanswered != nil:
-		s.Warn(name, fix.ByWords("Run walpost check again once the registry answers."), "the rows were not checked: %s", s.unanswered)
+		s.Warn(name, fix.ByWords(cmp.Or(fault.Hint(s.unanswered), "Run walpost check again once the registry answers.")), "the rows were not checked: %s", s.unanswered)
 	case s.bad != nil:
 		s.Warn(name, fix.ByWords(s.badRow()), "a row of the table cannot be published: %s", s.bad)
 	case s.rowsRead > 0:

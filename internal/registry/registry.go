@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -137,7 +140,7 @@ func (c *Client) ask(ctx context.Context, q question) (uint32, error) {
 	switch {
 	case q.register && c.produces:
 		if id, err = c.api.RegisterSchema(ctx, q.subject, s, -1, -1); status(err) == http.StatusConflict {
-			return 0, c.incompatible(ctx, q.subject, err)
+			return 0, c.incompatible(ctx, q, err)
 		}
 	case q.latest && !q.register:
 		return c.latest(ctx, q)
@@ -165,11 +168,11 @@ func (c *Client) latest(ctx context.Context, q question) (uint32, error) {
 }
 
 // failed is the answer if the registry has none. A command that writes nothing gets the id 0 for a
-// schema that is not registered.
+// schema that a relay would register.
 func (c *Client) failed(q question, err error) (uint32, error) {
 	switch {
 	case status(err) != http.StatusNotFound:
-	case !c.produces:
+	case q.register && !c.produces:
 		return 0, nil
 	case !q.register:
 		return 0, fault.WithHint(fmt.Errorf("schema registry: the schema is not registered in subject %q: %s", q.subject, q.schema),
@@ -213,18 +216,63 @@ func status(err error) int {
 }
 
 // incompatible says more of a refusal.
-func (c *Client) incompatible(ctx context.Context, subject string, refusal error) error {
-	e := &Incompatible{Subject: subject, Rule: "unknown", Err: refusal}
-	if found, err := c.api.SchemaByVersion(ctx, subject, -1); err == nil {
-		e.Version = found.Version
-	}
-	for _, of := range []string{subject, sr.GlobalSubject} {
+func (c *Client) incompatible(ctx context.Context, q question, refusal error) error {
+	e := &Incompatible{Subject: q.subject, Rule: "unknown", Err: refusal}
+	for _, of := range []string{q.subject, sr.GlobalSubject} {
 		if r := c.api.Compatibility(ctx, of)[0]; r.Err == nil {
 			e.Rule = r.Level.String()
 			break
 		}
 	}
+	if found, err := c.api.SchemaByVersion(ctx, q.subject, -1); err == nil {
+		e.Version = found.Version
+		e.Field = refusedField(e.Rule, refusal.Error(), q.schema, found.Schema.Schema)
+	}
 	return e
+}
+
+// place is where a registry found a difference: a JSON pointer into the schema of the reader.
+var place = regexp.MustCompile(`/fields/[0-9]+[a-z0-9/]*`)
+
+// refusedField is the name of the first field that a refusal mentions, or "".
+func refusedField(rule, refusal, ours, latest string) string {
+	at := place.FindString(refusal)
+	switch { // who is the reader?
+	case strings.HasPrefix(rule, "BACKWARD"):
+		return fieldAt(ours, at)
+	case strings.HasPrefix(rule, "FORWARD"):
+		return fieldAt(latest, at)
+	}
+	if name := fieldAt(ours, at); name == fieldAt(latest, at) {
+		return name
+	}
+	return ""
+}
+
+// fieldAt is the name of the field at a JSON pointer into a schema, after the names of those around it.
+func fieldAt(schema, pointer string) string {
+	var v any
+	if json.Unmarshal([]byte(schema), &v) != nil || pointer == "" {
+		return ""
+	}
+	var names []string
+	list := false
+	for step := range strings.SplitSeq(pointer[1:], "/") {
+		switch in := v.(type) {
+		case map[string]any:
+			v, list = in[step], step == "fields"
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i >= len(in) {
+				return ""
+			}
+			if f, ok := in[i].(map[string]any); ok && list {
+				names = append(names, fmt.Sprint(f["name"]))
+			}
+			v, list = in[i], false
+		}
+	}
+	return strings.Join(names, ".")
 }
 
 // sameEncoding reports whether values of the question's schema can be read with another one: in Avro
@@ -297,19 +345,24 @@ type Incompatible struct {
 	Subject string
 	Rule    string // the compatibility level, such as BACKWARD
 	Version int    // the newest one; the schema would have been the next
+	Field   string // of the schema, with the names of the fields around it; "" if the registry does not name it
 	Err     error
 }
 
 func (e *Incompatible) Error() string {
-	return fmt.Sprintf("schema registry: subject %q has the rule %s, and the schema for version %d is incompatible with version %d: %s",
-		e.Subject, e.Rule, e.Version+1, e.Version, e.Err)
+	field := ""
+	if e.Field != "" {
+		field = fmt.Sprintf("field %q of ", e.Field)
+	}
+	return fmt.Sprintf("schema registry: subject %q has the rule %s, and %sthe schema for version %d is incompatible with version %d: %s",
+		e.Subject, e.Rule, field, e.Version+1, e.Version, e.Err)
 }
 
 func (e *Incompatible) Unwrap() error { return e.Err }
 
 // Hint says what to do next.
 func (e *Incompatible) Hint() string {
-	return "walpost waits, and asks again. Change the compatibility rule of the subject, or undo the change of the table."
+	return "Change the compatibility rule of the subject, or undo the change of the table. walpost run waits for that."
 }
 
 // A Mismatch is a latest version with another encoding than the records have.

@@ -109,6 +109,37 @@ func TestAStopEndsTheWait(t *testing.T) {
 	stop()
 }
 
+// The first two refusals are Apicurio's, and the third one is Confluent's.
+func TestARefusalNamesItsField(t *testing.T) {
+	const (
+		other  = `{"type":"record","name":"Order","fields":[{"name":"total","type":"long"}]}`
+		nested = `{"type":"record","name":"O","fields":[{"name":"id","type":"long"},{"name":"lines","type":{"type":"array","items":{"type":"record","name":"L","fields":[{"name":"sku","type":["null","string"]}]}}}]}`
+	)
+	for _, c := range []struct{ rule, refusal, ours, latest, want string }{
+		{"BACKWARD", "list of diff types: [total at /fields/0]", other, text, "total"},
+		{"BACKWARD_TRANSITIVE", "[reader type: LONG not compatible with writer type: STRING at /fields/1/type/items/fields/0/type/1]", nested, text, "lines.sku"},
+		{"FORWARD", "The field 'id' at path '/fields/0' in the old schema has no default value and is missing in the new schema", other, text, "id"},
+		{"FULL", "[total at /fields/0]", other, text, ""},
+		{"FULL", "[name at /fields/0/type]", text, more, "id"},
+		{"BACKWARD", "[/fields/7]", text, more, ""},
+		{"BACKWARD", "no", text, more, ""},
+	} {
+		if got := refusedField(c.rule, c.refusal, c.ours, c.latest); got != c.want {
+			t.Errorf("%s, %s: %q", c.rule, c.refusal, got)
+		}
+	}
+}
+
+// A command that writes nothing cannot register either. What a relay would wait for is an error.
+func TestASchemaThatARelayWouldWaitForIsAnErrorOfEveryCommand(t *testing.T) {
+	c := client(t, Config{URLs: []string{fake(t).URL()}})
+	for _, latest := range []bool{false, true} {
+		if _, err := c.SchemaID("orders-value", text, "AVRO", false, latest); !fault.Retryable(err) || fault.Hint(err) == "" {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 func TestTheLatestVersionMustHaveTheSameEncoding(t *testing.T) {
 	r := fake(t)
 	r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: more})
