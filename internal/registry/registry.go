@@ -1,4 +1,4 @@
-// Package registry finds the ids of schemas in a registry with Confluent's API.
+// Package registry finds the ids of schemas in a registry with Confluent's API, and checks documents with the schemas that it has.
 package registry
 
 import (
@@ -26,7 +26,7 @@ const askTimeout = 10 * time.Second // for one answer of the registry
 
 var askAgain = backoff.Backoff{Min: 250 * time.Millisecond, Max: 10 * time.Second}
 
-// A Client asks for the ids of schemas. Converters remember them, so it asks once for each subject and
+// A Client asks for schemas and their ids. Converters remember them, so it asks once for each subject and
 // schema. Until Produce or Deliver, it only looks, and registers nothing.
 type Client struct {
 	api      *sr.Client
@@ -35,6 +35,7 @@ type Client struct {
 
 	background context.Context // nil: SchemaID waits for the answer
 	pending    map[question]*Pending
+	latests    map[string]*latest // by subject
 	asking     sync.WaitGroup
 }
 
@@ -67,7 +68,7 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schema registry: %w", err)
 	}
-	return &Client{api: api, http: client, pending: map[question]*Pending{}}, nil
+	return &Client{api: api, http: client, pending: map[question]*Pending{}, latests: map[string]*latest{}}, nil
 }
 
 // Produce makes the ids real ones from now on: for a command that writes records.
@@ -100,31 +101,35 @@ func (c *Client) SchemaID(subject, schema, format string, register, latest bool)
 	}
 	p := c.pending[q]
 	if p == nil {
-		p = &Pending{subject: subject, done: make(chan struct{})}
+		var id uint32
+		p = c.begin(subject, func(ctx context.Context) (err error) { id, err = c.ask(ctx, q); return err })
+		p.id = &id
 		c.pending[q] = p
-		c.asking.Go(func() { c.insist(c.background, q, p) })
 	}
 	if !p.Ready() {
 		return 0, p
 	}
 	delete(c.pending, q)
-	return p.id, nil
+	return *p.id, nil
 }
 
-// insist asks until there is an answer.
-func (c *Client) insist(ctx context.Context, q question, p *Pending) {
-	for failures := 1; ; failures++ {
-		id, err := c.ask(ctx, q)
-		if err == nil {
-			p.id = id
-			close(p.done)
-			return
+// begin asks in the background until there is an answer.
+func (c *Client) begin(subject string, ask func(ctx context.Context) error) *Pending {
+	p := &Pending{subject: subject, done: make(chan struct{})}
+	c.asking.Go(func() {
+		for failures := 1; ; failures++ {
+			err := ask(c.background)
+			if err == nil {
+				close(p.done)
+				return
+			}
+			p.fail(err)
+			if !wait.For(c.background, askAgain.Pause(failures)) {
+				return
+			}
 		}
-		p.fail(err)
-		if !wait.For(ctx, askAgain.Pause(failures)) {
-			return
-		}
-	}
+	})
+	return p
 }
 
 // ask asks once.
@@ -219,7 +224,8 @@ func status(err error) int {
 func (c *Client) incompatible(ctx context.Context, q question, refusal error) error {
 	e := &Incompatible{Subject: q.subject, Rule: "unknown", Err: refusal}
 	for _, of := range []string{q.subject, sr.GlobalSubject} {
-		if r := c.api.Compatibility(ctx, of)[0]; r.Err == nil {
+		// Apicurio Registry says NONE for a subject that has the global rule.
+		if r := c.api.Compatibility(ctx, of)[0]; r.Err == nil && r.Level != sr.CompatNone {
 			e.Rule = r.Level.String()
 			break
 		}
@@ -387,11 +393,11 @@ func (e *Mismatch) Hint() string {
 	return "Register a version with the fields and types of the records, or set use.latest.version of the converter to false."
 }
 
-// A Pending is the error for an id that is not known yet.
+// A Pending is the error for an answer that is not known yet.
 type Pending struct {
 	subject string
-	done    chan struct{} // closed when there is an id
-	id      uint32
+	done    chan struct{} // closed when there is an answer
+	id      *uint32       // of SchemaID
 
 	mu     sync.Mutex
 	failed error // the newest attempt
@@ -424,5 +430,5 @@ func (p *Pending) Error() string {
 	if err := p.Stalled(); err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("schema registry: the id of a schema in subject %q is not known yet", p.subject)
+	return fmt.Sprintf("schema registry: there is no answer yet about subject %q", p.subject)
 }
