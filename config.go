@@ -39,7 +39,7 @@ type Config struct {
 	Router router.Options `yaml:"router"`
 	// How column values become bytes, under Kafka Connect's and Debezium's names.
 	Records router.Records `yaml:"records"`
-	// The registry for `avro` and `json_schema`. walpost waits while it's down.
+	// The registry for `avro`, `json_schema` and `records.validate`. walpost waits while it's down.
 	SchemaRegistry registry.Config `yaml:"schema_registry"`
 	// The Kafka cluster.
 	Kafka sink.Config `yaml:"kafka"`
@@ -200,8 +200,8 @@ func (c *Config) validate(brokers bool) (found Problems) {
 		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records can go to one place only", nil)
 	}
 	found = append(found, c.SchemaRegistry.Validate()...)
-	if c.Records.Registered() && len(c.SchemaRegistry.URLs) == 0 {
-		found.Add("schema_registry.urls", conf.Required, "with the converters avro and json_schema", nil)
+	if (c.Records.Registered() || c.Records.Validates()) && len(c.SchemaRegistry.URLs) == 0 {
+		found.Add("schema_registry.urls", conf.Required, "with the converters avro and json_schema, and with records.validate", nil)
 	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)
@@ -294,12 +294,12 @@ func (c *Config) routing() router.Config {
 func (c *Config) router() (*router.Router, *registry.Client, error) {
 	cfg := c.routing()
 	var schemas *registry.Client
-	if c.Records.Registered() {
+	if c.Records.Registered() || c.Records.Validates() {
 		var err error
 		if schemas, err = registry.New(c.SchemaRegistry); err != nil {
 			return nil, nil, fault.Config(err, "")
 		}
-		cfg.Registry = schemas
+		cfg.Registry, cfg.Validator = schemas, schemas
 	}
 	routes, err := router.New(cfg)
 	if err != nil {

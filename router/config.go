@@ -22,8 +22,9 @@ type Config struct {
 	// Database. If it is not set, messages are routed like rows.
 	DebeziumMessages bool
 	Database         string
-	// Registry is needed if Registered.
-	Registry Registry
+	// Registry is needed if Registered, and Validator if Validates.
+	Registry  Registry
+	Validator Validator
 
 	Options
 	Records
@@ -87,6 +88,9 @@ type Records struct {
 	Value DelegatingConverter `yaml:"value.converter" words:"string|json|bytes|binary|avro|json_schema"`
 	// The headers' converter.
 	Header Converter `yaml:"header.converter" words:"simple|string|json"`
+	// Check each payload against the latest JSON schema of the subject `<topic>-value`. A payload that
+	// doesn't fit makes a bad event.
+	PayloadCheck string `yaml:"validate" words:"none|json_schema"`
 
 	// How times are represented.
 	TimePrecision string `yaml:"time.precision.mode" words:"adaptive|adaptive_time_microseconds|connect|isostring|microseconds|nanoseconds" fold:"true"`
@@ -128,7 +132,7 @@ func DefaultConfig() Config {
 			JSONNull: "ignore", JSONEmptyArray: "ignore", JSONFieldNames: "none",
 		},
 		Records: Records{
-			Key: DelegatingConverter{text, json, true, false, "topic", true}, Value: DelegatingConverter{text, json, true, false, "topic", true}, Header: simple,
+			Key: DelegatingConverter{text, json, true, false, "topic", true}, Value: DelegatingConverter{text, json, true, false, "topic", true}, Header: simple, PayloadCheck: "none",
 			TimePrecision: "adaptive", Decimal: "precise", Binary: "bytes", Interval: "numeric", HStore: "json",
 			Headers: []HeaderStep{}, SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
 			CloudEvents: CloudEvents{Mode: "none"},
@@ -151,6 +155,9 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 	c.Key.validate(&ps, "records.key.converter")
 	c.Value.validate(&ps, "records.value.converter")
 	c.Header.validate(&ps, "records.header.converter")
+	if c.Validates() && c.Value.registered() {
+		ps.Add("records.validate", conf.Contradicts, "a value.converter whose own schemas are in the subject", c.Value.Name)
+	}
 	const prefix = "records.topic.prefix"
 	if c.TopicPrefix == "" {
 		switch {

@@ -43,10 +43,17 @@ type Registry interface {
 	SchemaID(subject, schema, format string, register, latest bool) (uint32, error)
 }
 
+// A Validator checks payloads. Its error is what Route returns, in place of a *RowError.
+type Validator interface {
+	// Validate checks a JSON document against the latest schema of a subject. If the document does not fit, why says it, and path
+	// is the JSON pointer to what does not fit.
+	Validate(subject string, document []byte) (path, why string, err error)
+}
+
 // awaited is a Registry that keeps its error for Route, because a converter's error is about the row.
 type awaited struct {
 	Registry
-	err error
+	err error // of the Validator, too
 }
 
 func (a *awaited) SchemaID(subject, schema, format string, register, latest bool) (uint32, error) {
@@ -138,3 +145,6 @@ func (c *Config) converters(registry connect.Registry) converters {
 
 // Registered reports whether a converter needs a schema registry.
 func (r *Records) Registered() bool { return r.Key.registered() || r.Value.registered() }
+
+// Validates reports whether payloads are checked.
+func (r *Records) Validates() bool { return r.PayloadCheck == "json_schema" }

@@ -13,6 +13,7 @@ type Problem struct {
 	Option  string // the full name of the option in walpost.yaml, or "" if there is none
 	Column  string // the column that the option reads, or "" if the problem is in the option itself
 	Value   string // the start of the column's value if the problem is in the value
+	Path    string // the JSON pointer to what does not fit, with PayloadFits; "" for the whole payload
 	Message string // a sentence for people; it does not name the option
 }
 
@@ -38,6 +39,7 @@ const (
 	TopicValid   Rule = "topic valid"    // Kafka allows the topic that the value gives
 	ValueSent    Rule = "value sent"     // the server sends every value that an update needs
 	ContentValid Rule = "content valid"  // the content of a message is a JSON object with the fields that the options name
+	PayloadFits  Rule = "payload fits"   // the payload fits the latest JSON schema of its subject
 	UpdateFatal  Rule = "update refused" // a row is not updated if table.op.invalid.behavior is fatal
 )
 
@@ -117,6 +119,11 @@ func (e *RowError) Hint() string {
 		return "Only a skip helps for this event. For later updates, set REPLICA IDENTITY FULL on the table."
 	case ContentValid:
 		return "Only a skip helps for this event. Correct the program that writes the message."
+	case PayloadFits:
+		if stream {
+			return "If the payload is right, register a version of the schema that it fits. Otherwise correct the program that writes it: then only a skip helps for this event."
+		}
+		return "If the payload is right, register a version of the schema that it fits. Otherwise correct the row."
 	case UpdateFatal:
 		return "Set router.table.op.invalid.behavior to warn or error to skip all updates, or skip only this event."
 	case OptionValid:

@@ -331,7 +331,7 @@ func TestValidateSaysEverythingAtOnce(t *testing.T) {
 	want := strings.Fields(`
 		records.binary.handling.mode records.cloudevents records.decimal.handling.mode records.header.converter records.hstore.handling.mode
 		records.interval.handling.mode records.key.converter.decimal.format records.key.converter.delegate.converter.type
-		records.schema.name.adjustment.mode records.topic.prefix records.value.converter
+		records.schema.name.adjustment.mode records.topic.prefix records.validate records.value.converter
 		records.value.converter.delegate.converter.type router.field.name.adjustment.mode router.route.topic.regex
 		router.table.field.additional.missing router.table.field.event.id router.table.field.event.payload
 		router.table.fields.additional.placement router.table.json.payload.empty.array.behavior

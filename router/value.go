@@ -15,6 +15,9 @@ func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc
 		if r.cfg.Tombstone && connect.Blank(raw) {
 			return buf, nil, nil
 		}
+		if problem := r.validate(c, raw, raw, rec.Topic); problem != nil {
+			return buf, nil, problem
+		}
 		return c.append(buf, rec.Topic, raw)
 	}
 	v, err := c.value(raw)
@@ -22,11 +25,15 @@ func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc
 		return buf, nil, c.bad(raw, err)
 	}
 	schema := c.typ.Schema
+	document := v
 	if r.expander != nil {
 		schema, v = r.expanded(p, schema, v, rec.EventID)
 	}
 	if text, isText := v.(string); r.cfg.Tombstone && (v == nil || isText && connect.Blank(text)) {
 		return buf, nil, nil
+	}
+	if problem := r.validate(c, raw, document, rec.Topic); problem != nil {
+		return buf, nil, problem
 	}
 	if p.envelope != nil {
 		if schema == nil { // the document [] has no schema
@@ -38,6 +45,33 @@ func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc
 		return buf, nil, c.bad(raw, err)
 	}
 	return buf, out, nil
+}
+
+// validate checks a payload if records.validate is set. A NULL has nothing to check.
+func (r *Router) validate(c *column, raw []byte, document any, topic string) *Problem {
+	if !r.cfg.Validates() || document == nil {
+		return nil
+	}
+	var text []byte
+	switch v := document.(type) {
+	case []byte:
+		text = v
+	case string:
+		text = []byte(v)
+	default:
+		text = raw
+	}
+	path, why, err := r.cfg.Validator.Validate(topic+"-value", text)
+	if err != nil {
+		r.registry.err = err
+		return c.bad(raw, err)
+	}
+	if why == "" {
+		return nil
+	}
+	problem := c.problem(PayloadFits, raw, "column %s %s", c.name, why)
+	problem.Option, problem.Path = "records.validate", path
+	return problem
 }
 
 // expanded is the payload with table.expand.json.payload. A payload that cannot be expanded stays

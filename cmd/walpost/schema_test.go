@@ -220,7 +220,7 @@ func beside(t *testing.T, in doc, key string, value any) {
 		t.Skip("packages kafka and statuspage have the tests with certificates")
 	case "source.rds_iam":
 		source["dsn"] = "postgres://walpost@db/shop?sslmode=require"
-	case "records.key.converter", "records.value.converter":
+	case "records.key.converter", "records.value.converter", "records.validate":
 		if value == "avro" || value == "json_schema" {
 			set(in, []string{"schema_registry", "urls"}, []any{"http://r:8081"})
 		}
