@@ -368,7 +368,7 @@ func (e *Incompatible) Unwrap() error { return e.Err }
 
 // Hint says what to do next.
 func (e *Incompatible) Hint() string {
-	return "Change the compatibility rule of the subject, or undo the change of the table. walpost run waits for that."
+	return "Give the subject a compatibility rule that accepts the schema, at least until walpost has registered it. walpost run waits for that."
 }
 
 // A Mismatch is a latest version with another encoding than the records have.
