@@ -78,8 +78,9 @@ type storm struct {
 	arrivals *watch
 	loads    []*load
 	poisons  int
-	exactly  bool // once
-	fenced   int  // processes that ended because of their successor
+	exactly  bool   // once
+	fenced   int    // processes that ended because of their successor
+	mend     func() // what commands need; nil if nothing is broken
 	began    time.Time
 }
 
@@ -138,13 +139,13 @@ func (s *storm) reorder() {
 	s.rnd.Shuffle(2, func(i, j int) { tables[i], tables[j] = tables[j], tables[i] })
 	s.yaml = fmt.Sprintf(`name: %s
 source: {dsn: %q, tables: [%s], snapshot: %s, order_column: n, time_column: created_at, bulk_catch_up: %s}
-router: {route.topic.replacement: "%s${routedByValue}"}
+router: {route.topic.replacement: "%s${routedByValue}"%s}
 kafka: {brokers: [%s]}
 delivery: {guarantee: %s, window: {events: %d}}
 cleanup: {mode: delete, keep: 0s}
 monitor: {interval: 1s}
 halt_linger: 0s
-`, s.name, s.dsn, strings.Join(tables, ", "), s.snapshot, []string{"8KiB", "auto"}[(s.seed+uint64(len(s.launched)))%2], s.prefix, strings.Join(s.brokers, ", "), map[bool]string{true: "exactly_once", false: "at_least_once"}[s.exactly], s.window)
+`, s.name, s.dsn, strings.Join(tables, ", "), s.snapshot, []string{"8KiB", "auto"}[(s.seed+uint64(len(s.launched)))%2], s.prefix, s.router, strings.Join(s.brokers, ", "), map[bool]string{true: "exactly_once", false: "at_least_once"}[s.exactly], s.window)
 }
 
 func (s *storm) launch() *relay {
@@ -215,6 +216,9 @@ func (s *storm) operate(h *relay) {
 }
 
 func (s *storm) heal() {
+	if s.mend != nil {
+		s.mend()
+	}
 	for _, schema := range s.schemas {
 		s.pg.Exec(s.t, s.in(schema), "DELETE FROM outbox WHERE aggregate_type = 'two words'")
 	}
