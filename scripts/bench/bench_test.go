@@ -20,13 +20,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+
 	"github.com/walpost/walpost/internal/testenv"
 )
 
 var (
 	rows        = flag.Int("rows", 100_000, "rows for Strategies")
 	backlogs    = flag.String("backlogs", "transaction=500000,rows=300000", "the backlogs, each with its rows: "+strings.Join(slices.Sorted(maps.Keys(shapes)), ", "))
-	readers     = flag.String("readers", "pg_recvlogical,walpost,walpost-bulk", "who reads, in Backlog and Latency; also walpost-exactly-once, debezium, debezium-tuned")
+	readers     = flag.String("readers", "pg_recvlogical,walpost,walpost-bulk", "who reads, in Backlog and Latency; also walpost-exactly-once, walpost-avro, walpost-avro-expanded, debezium, debezium-tuned")
 	results     = flag.String("results", "", "a file to append each result to, as JSON")
 	rounds      = flag.Int("rounds", 3, "times that each reader is measured")
 	rates       = flag.String("rates", "200,1000,3000", "events per second for the measurement of latency")
@@ -50,6 +52,7 @@ type env struct {
 	dir    string // for configuration files
 	builds []string
 	source string // further keys of the section source, each after a comma
+	router string // the same of the section router
 	poll   string // of a relay that polls, the section source.poll; "" for one that reads a slot
 	extra  string // sections of walpost.yaml
 	once   bool   // extra asks for exactly_once
@@ -86,6 +89,9 @@ func start(b *testing.B, opts ...testenv.PGOption) *env {
 		testenv.Param("shared_buffers", "512MB"))...)
 	e.dsn = e.pg.Database(b)
 	e.kafka = testenv.Kafka(b)
+	registry := srfake.New()
+	b.Cleanup(registry.Close)
+	b.Setenv("SCHEMA_REGISTRY", registry.URL()) // for the variants
 	e.pg.Exec(b, e.dsn, schema)
 	return e
 }
@@ -104,12 +110,20 @@ func measures(reader string) bool { return slices.Contains(strings.Split(*reader
 type variant struct {
 	name   string // "", or what follows the name of the program
 	source string // further keys of the section source, each after a comma
+	router string // the same of the section router
 	extra  string // sections of walpost.yaml
 }
 
 // variants are those of -readers.
 func variants() []variant {
-	all := []variant{{}, {name: "-bulk", source: ", bulk_catch_up: auto"}, {name: "-exactly-once", extra: "delivery: {guarantee: exactly_once}\n"}}
+	const avro = "records: {value.converter: avro}\nschema_registry: {urls: [\"${SCHEMA_REGISTRY}\"]}\n"
+	all := []variant{
+		{},
+		{name: "-bulk", source: ", bulk_catch_up: auto"},
+		{name: "-exactly-once", extra: "delivery: {guarantee: exactly_once}\n"},
+		{name: "-avro", extra: avro},
+		{name: "-avro-expanded", router: ", table.expand.json.payload: true", extra: avro},
+	}
 	return slices.DeleteFunc(all, func(v variant) bool { return !measures("walpost" + v.name) })
 }
 
@@ -117,8 +131,9 @@ func variants() []variant {
 func (e *env) as(v variant) *env {
 	changed := *e
 	changed.source += v.source
+	changed.router += v.router
 	changed.extra += v.extra
-	changed.once = e.once || v.extra != ""
+	changed.once = e.once || strings.Contains(v.extra, "exactly_once")
 	return &changed
 }
 

@@ -25,11 +25,11 @@ func (e *env) relay(b *testing.B, path, slot, prefix string, args ...string) *pr
 	}
 	check(b, os.WriteFile(file, fmt.Appendf(nil, `name: %s
 source: {dsn: %q, table: public.outbox, %s%s}
-router: {route.topic.replacement: "%s${routedByValue}"}
+router: {route.topic.replacement: "%s${routedByValue}"%s}
 kafka: {brokers: [%s]}
 http: {listen: "127.0.0.1:0"}
 %s
-`, slot, e.dsn, reads, e.source, prefix, strings.Join(e.kafka.Brokers(), ", "), e.extra), 0o600))
+`, slot, e.dsn, reads, e.source, prefix, e.router, strings.Join(e.kafka.Brokers(), ", "), e.extra), 0o600))
 	return launch(b, path, append([]string{"run", "--config", file}, args...)...)
 }
 
