@@ -3,13 +3,13 @@ package outbox
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"regexp"
+
+	"github.com/walpost/walpost/internal/lib/claim"
 )
 
 // A Store keeps payloads that are too large for Kafka. Its methods can be called at the same time.
@@ -24,37 +24,27 @@ type Store interface {
 // ErrCorrupt says that a Store does not have the bytes that the event was written with.
 var ErrCorrupt = errors.New("the stored payload does not have the size or the digest that the event states")
 
-// A claim is the payload of an event whose payload is in a Store.
-type claim struct {
-	Key    string `json:"key"` // the event's id, a dash and the digest
-	SHA256 string `json:"sha256"`
-	Size   int64  `json:"size"`
-}
-
-// claimField is the only field of the payload that is a claim. No other payload may have it.
-const claimField = "walpost_claim"
-
 // maxClaim is more than the length of a claim, also as a jsonb is printed.
 const maxClaim = 512
 
-var claimKey = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9a-f]{64}$`)
+var claimKey = regexp.MustCompile(`^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-)?[0-9a-f]{64}$`)
 
 // claimFields returns the fields of a JSON object that has the field of claims, and otherwise nil.
 // A map has exactly the keys of the object, while a struct also takes other spellings of its fields.
 func claimFields(value []byte) map[string]json.RawMessage {
 	// The letters of the name can only be escaped as \u00 and two digits.
-	if !bytes.Contains(value, []byte(claimField)) && !bytes.Contains(value, []byte(`\u00`)) {
+	if !bytes.Contains(value, []byte(claim.Field)) && !bytes.Contains(value, []byte(`\u00`)) {
 		return nil
 	}
 	var fields map[string]json.RawMessage
-	if json.Unmarshal(value, &fields) != nil || fields[claimField] == nil {
+	if json.Unmarshal(value, &fields) != nil || fields[claim.Field] == nil {
 		return nil
 	}
 	return fields
 }
 
 // readClaim returns the claim that a value is. Nothing else may be in the value.
-func readClaim(value []byte) (*claim, bool) {
+func readClaim(value []byte) (*claim.Claim, bool) {
 	if len(value) > maxClaim {
 		return nil, false
 	}
@@ -62,31 +52,26 @@ func readClaim(value []byte) (*claim, bool) {
 	if len(fields) != 1 {
 		return nil, false
 	}
-	var c claim
-	d := json.NewDecoder(bytes.NewReader(fields[claimField]))
+	var c claim.Claim
+	d := json.NewDecoder(bytes.NewReader(fields[claim.Field]))
 	d.DisallowUnknownFields()
 	return &c, d.Decode(&c) == nil && claimKey.MatchString(c.Key)
 }
 
 // store puts the payload of a row into the Store, and replaces it by a claim.
-func (o *Outbox) store(ctx context.Context, r row) (err error) {
+func (o *Outbox) store(ctx context.Context, r row) error {
 	payload := r[payloadColumn]
-	c := claim{SHA256: digest(payload), Size: int64(len(payload))}
-	c.Key = string(r[0]) + "-" + c.SHA256
+	c := claim.Of(payload)
+	c.Key = string(r[0]) + "-" + c.Key
 	if err := o.opts.Store.Put(ctx, c.Key, payload); err != nil {
 		return fmt.Errorf("store %d bytes: %w", len(payload), err)
 	}
-	r[payloadColumn], err = json.Marshal(map[string]claim{claimField: c})
-	return err
+	r[payloadColumn] = c.Value()
+	return nil
 }
 
 func (o *Outbox) tooLarge(payload []byte) bool {
 	return o.opts.MaxPayload > 0 && len(payload) > o.opts.MaxPayload
-}
-
-func digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
 }
 
 // Fetch returns the payload of a record's value. A value that is no claim is the payload itself.
@@ -106,7 +91,7 @@ func Fetch(ctx context.Context, store Store, value []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("outbox: payload %s: %w", c.Key, err)
 	}
-	if int64(len(data)) != c.Size || digest(data) != c.SHA256 {
+	if int64(len(data)) != c.Size || claim.Digest(data) != c.SHA256 {
 		return nil, fmt.Errorf("outbox: payload %s: %w", c.Key, ErrCorrupt)
 	}
 	return data, nil

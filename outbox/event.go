@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/walpost/walpost/internal/lib/anytx"
+	"github.com/walpost/walpost/internal/lib/claim"
 	"github.com/walpost/walpost/internal/lib/outboxtable"
 	"github.com/walpost/walpost/internal/lib/topicname"
 )
@@ -183,7 +184,7 @@ func (o *Outbox) payload(v any) (b []byte, err error) {
 		b = []byte{} // a slice without bytes is not NULL
 	}
 	if claimFields(b) != nil {
-		return nil, errors.New("is an object with the field " + claimField + ", which only Write makes")
+		return nil, errors.New("is an object with the field " + claim.Field + ", which only Write makes")
 	}
 	if o.tooLarge(b) && o.opts.Store == nil {
 		return nil, fmt.Errorf("has %d bytes, more than Options.MaxPayload (%d), and Options.Store is not set", len(b), o.opts.MaxPayload)
