@@ -33,15 +33,20 @@ func Presign(c Credentials, service, region, host string, query url.Values, now 
 		signed.Set("X-Amz-Security-Token", c.SessionToken)
 	}
 	empty := sha256.Sum256(nil) // of the body
-	canonical := sha256.Sum256([]byte("GET\n/\n" + Encode(signed) + "\nhost:" + host + "\n\nhost\n" + hex.EncodeToString(empty[:])))
+	signed.Set("X-Amz-Signature", sign(c, scope, stamp, "GET\n/\n"+Encode(signed)+"\nhost:"+host+"\n\nhost\n"+hex.EncodeToString(empty[:])))
+	return signed
+}
+
+// sign is the signature of a canonical request.
+func sign(c Credentials, scope, stamp, request string) string {
+	canonical := sha256.Sum256([]byte(request))
 	key := []byte("AWS4" + c.SecretKey)
 	for _, part := range append(strings.Split(scope, "/"), "AWS4-HMAC-SHA256\n"+stamp+"\n"+scope+"\n"+hex.EncodeToString(canonical[:])) {
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(part))
 		key = mac.Sum(nil)
 	}
-	signed.Set("X-Amz-Signature", hex.EncodeToString(key))
-	return signed
+	return hex.EncodeToString(key)
 }
 
 // Encode writes a query as AWS signs it.

@@ -43,6 +43,11 @@ var started []s3proxy
 
 func TestMain(m *testing.M) {
 	keeper.Init()
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": identity, "AWS_SECRET_ACCESS_KEY": secret} { // of a relay
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
 	code := testenv.Main(m)
 	for _, s := range started {
 		if err := s.Close(); err != nil {

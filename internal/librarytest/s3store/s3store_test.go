@@ -23,6 +23,7 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"github.com/walpost/walpost/internal/aws"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/outbox"
 	"github.com/walpost/walpost/outbox/s3store"
@@ -62,19 +63,30 @@ var stores = map[string]func(t *testing.T) (s outbox.Store, written func(key str
 	"s3store, signature 4": func(t *testing.T) (outbox.Store, func(string) time.Time) {
 		return s3(t, credentials.NewStaticV4, "shop/payloads/")
 	},
+	"a relay's client": func(t *testing.T) (outbox.Store, func(string) time.Time) {
+		const prefix = "shop/x-1/"
+		s, written, in := s3In(t, credentials.NewStaticV4, prefix)
+		return relaysStore{aws.NewBucket("http://"+shared(t).Address(), in, prefix), s}, written
+	},
 	"s3store, signature 2": func(t *testing.T) (outbox.Store, func(string) time.Time) { return s3(t, credentials.NewStaticV2, "") },
 }
 
 func s3(t *testing.T, sign func(id, secret, token string) *credentials.Credentials, prefix string) (outbox.Store, func(string) time.Time) {
+	s, written, _ := s3In(t, sign, prefix)
+	return s, written
+}
+
+// s3In is s3 with the name of the bucket.
+func s3In(t *testing.T, sign func(id, secret, token string) *credentials.Credentials, prefix string) (s outbox.Store, written func(string) time.Time, b string) {
 	c := shared(t).client(t, sign, secret)
-	b := bucket(t, c)
+	b = bucket(t, c)
 	return open(t, c, b, prefix), func(key string) time.Time {
 		info, err := c.StatObject(t.Context(), b, prefix+key, minio.StatObjectOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return info.LastModified
-	}
+	}, b
 }
 
 func keyOf(data []byte) string { return fmt.Sprintf("%s-%x", outbox.NewID(), sha256.Sum256(data)) }
