@@ -35,7 +35,8 @@ const (
 	Fail = doctor.Fail
 )
 
-// Check looks at every precondition of a run and changes nothing. It takes about a minute at the most.
+// Check looks at every precondition of a run and changes nothing, except that it writes a small object
+// to the store of large values. It takes about a minute at the most.
 func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	r, err := New(cfg)
 	if err != nil {
@@ -53,6 +54,9 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	}
 	if r.schemas != nil {
 		run.Reach = r.schemas.Reach
+	}
+	if cfg.Records.ClaimCheck.On() {
+		run.TryStore = cfg.tryStore
 	}
 	r.checkPolling(&run)
 	var start foreseen

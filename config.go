@@ -203,6 +203,9 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	if (c.Records.Registered() || c.Records.Validates()) && len(c.SchemaRegistry.URLs) == 0 {
 		found.Add("schema_registry.urls", conf.Required, "with the converters avro and json_schema, and with records.validate", nil)
 	}
+	if c.Records.ClaimCheck.On() && c.Stdout != nil {
+		found.Add("records.claim_check.over", conf.Contradicts, "--stdout, which stores nothing", nil)
+	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)
 	for field, topic := range map[string]string{"delivery.dead_letter_topic": c.Delivery.DeadLetterTopic, "delivery.parking_topic": c.Delivery.ParkingTopic} {
@@ -319,5 +322,6 @@ func (c *Config) sink() sink.Config {
 	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger
 	cfg.DeadLetters, cfg.Bury = c.Delivery.DeadLetterTopic, c.Delivery.OnPoison.Bury()
 	cfg.Parking, cfg.Park = c.Delivery.ParkingTopic, c.Delivery.OnPoison.Park()
+	cfg.Store = c.claimStore()
 	return cfg
 }

@@ -210,6 +210,7 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 		kept = &claimStore{Store: store, memory: map[string][]byte{}}
 	} else if kafka != nil {
 		parked, freeStore := r.parkingLog(), free
+		parked.Upload = kafka.Upload
 		cfg.Parking, free = parked, func() {
 			closeWithin(parked.Close)
 			freeStore()

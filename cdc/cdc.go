@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -233,7 +234,28 @@ type Record struct {
 	// checkpoint. It may share the record's bytes, so code that keeps it longer than the record
 	// must clone it.
 	EventID string
+	// Claim is the payload that a store must have before the record is delivered. It is nil for most
+	// records. Value refers to it.
+	Claim *Claim
 }
+
+// Waits reports whether the record must not be delivered yet, because the store lacks its payload.
+func (r *Record) Waits() bool { return r.Claim != nil && !r.Claim.IsStored() }
+
+// A Claim is a payload for a store. Records that refer to one payload, such as an event and its dead
+// letter, share it.
+type Claim struct {
+	Key     string
+	Payload []byte // of who stores it, once the record is sent; then it is nil here
+	Size    int    // of the payload
+	stored  atomic.Bool
+}
+
+// Stored says that the store has the payload.
+func (c *Claim) Stored() { c.stored.Store(true) }
+
+// IsStored reports whether the store has the payload.
+func (c *Claim) IsStored() bool { return c.stored.Load() }
 
 // A Header is one header of a Record. A nil Value is a null header.
 type Header struct {
@@ -245,12 +267,15 @@ type Header struct {
 // walpost's bookkeeping.
 const RecordOverhead = 70
 
-// Size is the number of bytes that a record takes of a window: topic, key, value, headers and a
-// fixed overhead.
+// Size is the number of bytes that a record takes of a window: topic, key, value, headers, the
+// payload for a store and a fixed overhead.
 func (r *Record) Size() int {
 	n := RecordOverhead + len(r.Topic) + len(r.Key) + len(r.Value)
 	for i := range r.Headers {
 		n += 4 + len(r.Headers[i].Key) + len(r.Headers[i].Value)
+	}
+	if r.Claim != nil {
+		n += r.Claim.Size
 	}
 	return n
 }

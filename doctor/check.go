@@ -26,6 +26,8 @@ type Run struct {
 	Kafka  *sink.Config // nil if records go elsewhere
 	// Reach asks the schema registry; nil without one.
 	Reach func(ctx context.Context) error
+	// TryStore writes to the store of records.claim_check; nil without one.
+	TryStore func(ctx context.Context) error
 	// Postgres replaces checkPostgres for a source that has no slot; nil otherwise.
 	Postgres func(ctx context.Context) []Finding
 	// Checkpoint is the topic of the checkpoints, or empty.
@@ -37,12 +39,12 @@ type Run struct {
 	Retries, Retried string
 }
 
-// Check looks at every precondition of a run and changes nothing. It examines both sides at the
+// Check looks at every precondition of a run and changes nothing, except that TryStore writes. It examines both sides at the
 // same time. If one side is down, the report of the other side is still complete. It takes about a
 // minute at the most.
 func Check(ctx context.Context, run Run) []Finding {
 	var all, known sync.WaitGroup
-	var database, clock, rows, kafka, registry []Finding
+	var database, clock, rows, kafka, registry, store []Finding
 	var want expectation // known guards it
 	all.Go(func() { clock = databaseClock(ctx, run.Source) })
 	known.Go(func() {
@@ -70,9 +72,12 @@ func Check(ctx context.Context, run Run) []Finding {
 	if run.Reach != nil {
 		all.Go(func() { registry = checkRegistry(run.Reach(ctx)) })
 	}
+	if run.TryStore != nil {
+		all.Go(func() { store = checkStore(run.TryStore(ctx)) })
+	}
 	known.Wait()
 	all.Wait()
-	return slices.Concat(database, clock, rows, kafka, registry)
+	return slices.Concat(database, clock, rows, kafka, registry, store)
 }
 
 // checkRegistry judges the answer of the schema registry.
@@ -81,6 +86,16 @@ func checkRegistry(err error) []Finding {
 	if err != nil {
 		f.Verdict, f.Why = Fail, err.Error()
 		f.Fix = fix.ByWords(cmp.Or(fault.Hint(err), "Start the registry, or correct schema_registry.urls and schema_registry.tls. walpost run waits for it."))
+	}
+	return []Finding{f}
+}
+
+// checkStore judges an attempt to write to the store.
+func checkStore(err error) []Finding {
+	f := Finding{Side: Store, Name: "records.claim_check", Verdict: OK, Why: "walpost can write to the store of large values"}
+	if err != nil {
+		f.Verdict, f.Why = Fail, err.Error()
+		f.Fix = fix.ByWords(cmp.Or(fault.Hint(err), "Start the store, or correct records.claim_check. walpost run waits for it."))
 	}
 	return []Finding{f}
 }

@@ -20,4 +20,5 @@ const (
 	OK, Warn, Fail  = condition.OK, condition.Warn, condition.Fail
 	Postgres, Kafka = condition.Postgres, condition.Kafka
 	Registry        = condition.Registry
+	Store           = condition.Store
 )

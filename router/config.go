@@ -113,6 +113,8 @@ type Records struct {
 	// Steps that change every record's headers, in this order: `{insert: name, value: text}` or `drop:
 	// [name]`. The header `id` can't be changed.
 	Headers []HeaderStep `yaml:"headers" example:"[{insert: source, value: shop}]"`
+	// Large values, which go to a store instead of Kafka.
+	ClaimCheck ClaimCheck `yaml:"claim_check"`
 	// Replaces a large value that an update did not send.
 	UnavailableValue string `yaml:"unavailable.value.placeholder" example:"__debezium_unavailable_value"`
 	// Write CloudEvents 1.0: the attributes as headers (`binary`), or the attributes and the payload as one
@@ -158,6 +160,7 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 	if c.Validates() && c.Value.registered() {
 		ps.Add("records.validate", conf.Contradicts, "a value.converter whose own schemas are in the subject", c.Value.Name)
 	}
+	c.ClaimCheck.validate(&ps)
 	const prefix = "records.topic.prefix"
 	if c.TopicPrefix == "" {
 		switch {

@@ -99,12 +99,16 @@ func New(cfg Config) (*Router, error) {
 // The record owns its bytes, which share one new buffer. The error is a *RowError. Even then
 // rec.EventID, rec.Topic and rec.Key are set as far as they could be found: the topic unless it is
 // "", and the key if the error's KeyFound is true. If Config.Registry has no id for a schema of the
-// record, the error is the registry's, and the same event can be routed later.
+// record, the error is the registry's, and the same event can be routed later. A value above
+// ClaimCheck.Over is replaced by its claim, and rec.Claim has it.
 func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	ok, err := r.route(ev, rec)
 	if missing := r.registry.err; missing != nil {
 		r.registry.err = nil
 		return false, missing
+	}
+	if ok && err == nil {
+		r.cfg.ClaimCheck.claim(rec)
 	}
 	return ok, err
 }

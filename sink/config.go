@@ -43,6 +43,9 @@ type Config struct {
 	TransactionalID string `yaml:"-"`
 	Checkpoints     string `yaml:"-"`
 
+	// Store gets the payloads of claims. It is needed if a record has a claim.
+	Store Store `yaml:"-"`
+
 	// Logger is written to at edges only. By default it is slog.Default().
 	Logger *slog.Logger `yaml:"-"`
 	// Hooks are given to every client that produces, such as those of the metrics plugin. They must bear several clients.

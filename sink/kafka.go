@@ -50,6 +50,8 @@ type Kafka struct {
 	probe  probe
 	counts counts
 	tx     *transactions // nil for at_least_once
+
+	uploads uploads // has a lock of its own
 }
 
 // A link is the way to the brokers.
@@ -107,7 +109,7 @@ func newKafka(cfg Config) *Kafka {
 	s := &Kafka{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default()), link: link{wire: usualWire}, directory: directory{topics: map[string]*topic{}, keep: usualKeep},
 		lanes: map[int32]*lane{}, outbox: outbox{wake: make(chan struct{}, 1)}, counts: counts{topics: map[string]*uint64{}},
-		hash: hash{by: kgo.StickyKeyPartitioner(nil).ForTopic("")},
+		uploads: uploads{store: cfg.Store, open: map[string]*upload{}}, hash: hash{by: kgo.StickyKeyPartitioner(nil).ForTopic("")},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -132,6 +134,9 @@ func (s *Kafka) Send(rec *cdc.Record, ticket cdc.Ticket) {
 		return
 	}
 	sl.t, sl.rec.Topic = t, t.name
+	if rec.Claim != nil {
+		s.Upload(rec.Claim, t.offer)
+	}
 	t.add(sl, now)
 }
 

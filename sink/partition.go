@@ -107,7 +107,8 @@ func (p *partition) sendable() bool {
 	if p.state != sends || p.t.gathers || p.t.dead || len(p.again) == 0 && p.queue.len() == 0 {
 		return false
 	}
-	if tx := p.t.s.tx; tx != nil && !tx.passes(p.first()) {
+	first := p.first()
+	if tx := p.t.s.tx; tx != nil && !tx.passes(first) || first.rec.Waits() {
 		return false
 	}
 	return len(p.flight) == 0 || len(p.flight) < maxFlight && p.proven && p.width == 0
@@ -162,7 +163,7 @@ func (p *partition) next() *batch {
 		total := 0
 		for sl := p.queue.peek(); sl != nil; sl = p.queue.peek() {
 			total = bytesOf(total, sl)
-			if n := len(b.slots); n > 0 && (total > p.t.limit || n == p.width || p.t.s.tx != nil && !p.t.s.tx.passes(sl)) {
+			if n := len(b.slots); n > 0 && (total > p.t.limit || n == p.width || p.t.s.tx != nil && !p.t.s.tx.passes(sl) || sl.rec.Waits()) {
 				break
 			}
 			b.slots = append(b.slots, sl)

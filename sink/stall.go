@@ -91,6 +91,9 @@ func (s *Kafka) Stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
+	if err := s.uploads.stalled(now); err != nil && !s.closed {
+		return err
+	}
 	var worst waiter
 	silent := map[string]bool{}
 	s.waiters(func(w waiter) {

@@ -215,6 +215,8 @@ func beside(t *testing.T, in doc, key string, value any) {
 		set(in, []string{"records", "headers[]", "insert"}, "x")
 	case "records.extended.headers.enabled":
 		set(in, []string{"records", "topic.prefix"}, "shop")
+	case "records.claim_check.over":
+		set(in, []string{"records", "claim_check"}, doc{"store": "file", "path": "/x"})
 	case "kafka.tls.ca_file", "kafka.tls.cert_file", "kafka.tls.key_file", "http.tls.cert_file", "http.tls.key_file",
 		"schema_registry.tls.ca_file", "schema_registry.tls.cert_file", "schema_registry.tls.key_file":
 		t.Skip("packages kafka and statuspage have the tests with certificates")

@@ -33,6 +33,7 @@ const (
 	Postgres Side = "postgres"
 	Kafka    Side = "kafka"
 	Registry Side = "registry"
+	Store    Side = "store"
 )
 
 // A Need says how a start takes a Fail.

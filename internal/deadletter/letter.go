@@ -163,7 +163,7 @@ func (l *Letter) Encode(topic string) (*cdc.Record, error) {
 		meta = append(meta, header{hPartition, strconv.Itoa(int(l.Partition))})
 	}
 	if l.Form() == FormRecord {
-		rec.Value, rec.Headers = l.Record.Value, slices.Clip(l.Record.Headers)
+		rec.Value, rec.Headers, rec.Claim = l.Record.Value, slices.Clip(l.Record.Headers), l.Record.Claim
 		meta = append(meta, header{hTime, strconv.FormatInt(max(0, l.Record.Time.UnixMilli()), 10)})
 	} else {
 		var err error

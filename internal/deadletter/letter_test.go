@@ -146,6 +146,15 @@ func TestALetterIsOfOneRelay(t *testing.T) {
 	}
 }
 
+func encoded(t *testing.T, l *Letter) *cdc.Record {
+	t.Helper()
+	rec, err := l.Encode("dead")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
 func TestALetterComesBackWhole(t *testing.T) {
 	full := Letter{
 		Name: "shop", Database: "d", SystemID: "7", Timeline: 3, TableID: 9,
@@ -156,6 +165,12 @@ func TestALetterComesBackWhole(t *testing.T) {
 	full.Record = &cdc.Record{
 		Topic: full.Topic, Partition: 7, Key: full.Key, Value: []byte("v"), Time: committed.Add(-time.Hour).Truncate(time.Millisecond),
 		Committed: committed, EventID: "u-1", Headers: []cdc.Header{{Key: "id", Value: []byte("u-1")}, {Key: "null"}, {Key: "", Value: []byte{}}},
+	}
+	claimed := *full.Record
+	claimed.Claim = &cdc.Claim{Key: "k"}
+	waiting := full
+	if waiting.Record = &claimed; !encoded(t, &waiting).Waits() {
+		t.Error("the letter does not wait for the payload")
 	}
 	least := Letter{Token: "t", Partition: -1, Attempts: 1, CommitTime: committed, KeyKnown: true}
 	least.Record = &cdc.Record{Partition: -1, Time: time.UnixMilli(0).UTC(), Committed: committed}

@@ -32,8 +32,10 @@ type Config struct {
 	// TransactionalID makes this process the only writer. A Log without it has as many writers as there are processes.
 	TransactionalID string
 	Codec           kgo.CompressionCodec
-	Logger          *slog.Logger // slog.Default() by default
-	Hooks           []kgo.Hook   // of the client that produces
+	// Upload stores the payload of a claim, as sink.Kafka does. It is needed if a record has a claim.
+	Upload func(c *cdc.Claim, wake func())
+	Logger *slog.Logger // slog.Default() by default
+	Hooks  []kgo.Hook   // of the client that produces
 }
 
 // A Log writes and reads partition 0 of a topic: see relay.ParkingLog. One goroutine calls Open, Append, Appends, Unwritten

@@ -177,6 +177,30 @@ func logPassesOver(t *testing.T, w *world) {
 	}
 }
 
+// A letter, and what is appended behind it, waits until its payload is stored.
+func TestALogWaitsForAPayload(t *testing.T) {
+	eachKafka(t, nil, func(t *testing.T, w *world) {
+		b := w.open(t)
+		var wake func()
+		b.Upload = func(_ *cdc.Claim, then func()) { wake = then }
+		b.fence()
+		b.append(3)
+		claim := &cdc.Claim{Key: "k", Size: 1 << 20}
+		b.values = append(b.values, "claim")
+		b.Append(&cdc.Record{Topic: b.Topic, Key: []byte("k"), Value: []byte("claim"), Time: time.Now(), Claim: claim}, cdc.Ticket{Tx: 3})
+		b.append(2)
+		b.await(func() bool { return len(b.ended) == 3 })
+		time.Sleep(50 * time.Millisecond) // more would have come
+		if b.ended = b.Appends(b.ended); len(b.ended) != 3 {
+			t.Fatalf("%d ended", len(b.ended))
+		}
+		claim.Stored()
+		wake()
+		b.all()
+		b.holds(b.values...)
+	})
+}
+
 // Records that fit alone are not sent in batches that are too large, so no transaction is aborted. Where the topic has hardly any limit,
 // a batch has a few megabytes.
 func TestALogKeepsItsBatchesBelowTheLimit(t *testing.T) {

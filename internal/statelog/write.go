@@ -94,12 +94,24 @@ func (l *Log) abandon(w *writer, why error) {
 func (l *Log) Append(rec *cdc.Record, ticket cdc.Ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if rec.Claim != nil {
+		l.Upload(rec.Claim, l.look)
+	}
 	if w := l.writer; w != nil && l.broken == nil && len(l.unwritten) == 0 {
 		w.queue = append(w.queue, cdc.Pending{Record: rec, Ticket: ticket})
 		poke(w.work)
 		return
 	}
 	l.unwritten = append(l.unwritten, cdc.Pending{Record: rec, Ticket: ticket})
+}
+
+// look has the writer look at the queue.
+func (l *Log) look() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.writer != nil {
+		poke(l.writer.work)
+	}
 }
 
 // Appends appends to buf what has ended since the last call, in the order of Append. Each record ends once, unless Unwritten
@@ -171,7 +183,7 @@ func (w *writer) take(n int) []cdc.Pending {
 		}
 		size, batch := 0, []cdc.Pending(nil)
 		for _, a := range w.queue[:min(n, len(w.queue))] {
-			if size += batchSize(a.Record); size > w.limit && batch != nil {
+			if size += batchSize(a.Record); size > w.limit && batch != nil || a.Record.Waits() {
 				break
 			}
 			batch = append(batch, a)
