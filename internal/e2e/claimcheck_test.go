@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -187,20 +188,22 @@ func TestParkedEventsKeepTheirClaims(t *testing.T) {
 	s.extra = fmt.Sprintf("records: {claim_check: {over: 4KiB, store: file, path: %q}}\ndelivery: {on_poison: park_key, parking_topic: %s, dead_letter_topic: %s}\n", store, s.prefix+"parked", s.prefix+"dead")
 	c := s.resolve(store, s.topics...)
 	r := s.startReady()
-	insert := func(typ, text string) {
-		pg.Exec(t, s.dsn, fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT '%s', 'k', 'x', jsonb_build_object('n', i, 'text', %s) FROM generate_series(1, 4) i`, typ, text))
+	insert := func(typ string, n, size int) {
+		pg.Exec(t, s.dsn, fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+			SELECT '%s', 'k', 'x', jsonb_build_object('n', i, 'text', repeat('x', %d)) FROM generate_series(1, %d) i`, typ, size, n))
 	}
-	insert("no topic", "repeat('y', 3000000)") // refused before or after the upload
 	parked := func(n float64) {
 		eventually(t, time.Minute, fmt.Sprint(n, " are parked"), func() bool { return r.metric("walpost_parked_events") == n })
 	}
-	parked(4)
-	insert(shop.Types[0], "repeat('x', 3000000)")
-	parked(8)
+	insert("no topic", 1, 10)
+	parked(1)
+	insert(shop.Types[0], 4, 3_000_000)
+	parked(5)
 	if got := c.of("k"); len(got) > 0 {
 		t.Fatalf("%d events were not parked", len(got))
 	}
-	for _, args := range [][]string{{"drop", "--reason", "no topic", "--topic", s.prefix + "no topic"}, {"retry", "--all"}} {
+	token := regexp.MustCompile(`"token":"([^"]+)"`).FindStringSubmatch(r.log.String())[1] // of the only bad event
+	for _, args := range [][]string{{"drop", "--reason", "a test", token}, {"retry", "--all"}} {
 		if code, out := s.command(append([]string{"dead"}, args...)...); code != 0 {
 			t.Fatalf("dead %s: code %d\n%s", args[0], code, out)
 		}
