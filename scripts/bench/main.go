@@ -57,21 +57,37 @@ func run(ctx context.Context, quick, only bool, write, out string) error {
 	return writePage(write, all)
 }
 
+// A plan is one run of a benchmark, by its flags.
+type plan []string
+
+const (
+	best   = "pg_recvlogical,walpost,walpost-bulk,walpost-exactly-once,debezium-tuned"
+	steady = "walpost,walpost-exactly-once,debezium-tuned"
+)
+
+var (
+	whole = []plan{
+		{"-bench", "Backlog", "-backlogs", "transaction=200000,rows=80000,hundred=150000", "-readers", best + ",debezium", "-rounds", "2"},
+		{"-bench", "Backlog", "-backlogs", "busy=40000,1key=100000,5000keys=100000,2kB=50000,64kB=3000", "-readers", best, "-rounds", "1"},
+		{"-bench", "Latency", "-rates", "100,1000,3000,20000", "-readers", steady, "-rounds", "2", "-seconds", "12", "-warmup", "10"},
+	}
+	quickly = []plan{
+		{"-bench", "Backlog", "-backlogs", "transaction=100000,rows=50000,hundred=100000", "-readers", best, "-rounds", "1"},
+		{"-bench", "Latency", "-rates", "1000", "-readers", steady, "-rounds", "1", "-seconds", "8", "-warmup", "8"},
+	}
+)
+
 // measureAll runs the benchmarks, which append their results to a file.
 func measureAll(ctx context.Context, quick bool, out string) error {
 	if err := os.Remove(out); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	backlogs := "transaction=300000,rows=100000,hundred=200000,busy=40000,1key=100000,5000keys=100000,2kB=50000,64kB=3000"
-	rates, rounds, seconds, warmup := "100,1000,3000,5000,20000", "2", "12", "10"
+	plans := whole
 	if quick {
-		backlogs, rates, rounds, seconds, warmup = "transaction=150000,rows=60000,hundred=100000", "1000", "2", "8", "8"
+		plans = quickly
 	}
-	for _, args := range [][]string{
-		{"-bench", "Backlog", "-backlogs", backlogs, "-readers", "pg_recvlogical,walpost,walpost-bulk,walpost-exactly-once,debezium-tuned"},
-		{"-bench", "Latency", "-rates", rates, "-seconds", seconds, "-warmup", warmup, "-readers", "walpost,walpost-exactly-once,debezium-tuned"},
-	} {
-		args = append([]string{"test", "-run", "^$", "-timeout", "0", "github.com/walpost/walpost/scripts/bench", "-results", out, "-rounds", rounds}, args...)
+	for _, p := range plans {
+		args := append([]string{"test", "-run", "^$", "-timeout", "0", "github.com/walpost/walpost/scripts/bench", "-results", out}, p...)
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		if err := cmd.Run(); err != nil {
