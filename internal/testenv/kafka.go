@@ -87,6 +87,9 @@ func (c *KafkaCluster) Brokers() []string {
 	return all
 }
 
+// Data returns the folder of a node's data.
+func (c *KafkaCluster) Data(node int) string { return c.nodes[node-1].File("data") }
+
 // Client returns a client that is closed at the end of the test.
 func (c *KafkaCluster) Client(t testing.TB, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()

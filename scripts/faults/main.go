@@ -43,6 +43,7 @@ func suite() int {
 	names := flag.String("scenario", "", "names, separated by commas; empty: all")
 	relay := flag.String("relay", "", "the command line of another relay, with placeholders")
 	template := flag.String("template", "", "the file with the template of its configuration")
+	older := flag.String("older", "", "an older build of walpost, for two_versions")
 	program := flag.String("walpost", "", "a walpost to run in place of the checkout's")
 	window := flag.Int("window", 500, "events that the relay may have in flight")
 	times := flag.Int("times", 1, "how often a scenario repeats what it repeats")
@@ -50,7 +51,7 @@ func suite() int {
 	verbose := flag.Bool("v", false, "print each step")
 	flag.Usage = usage
 	flag.Parse()
-	o := options{relay: *relay, window: *window, times: *times}
+	o := options{relay: *relay, window: *window, times: *times, older: *older}
 	if *template != "" {
 		text, err := os.ReadFile(*template)
 		if err != nil {

@@ -16,6 +16,7 @@ type outcome struct {
 	verdict   Verdict
 	recovery  time.Duration
 	rss       int64
+	leftOut   string   // why this machine cannot run it
 	unreached []string // without these the run does not count
 	failures  []string
 	took      time.Duration
@@ -34,6 +35,8 @@ func (o *outcome) guarantee() string { return guarantee(o.once) }
 func (o *outcome) String() string {
 	s := fmt.Sprintf("%s seed %d, %s, Postgres %s: ", o.scenario.name, o.seed, o.guarantee(), o.version)
 	switch {
+	case o.leftOut != "":
+		return s + "LEFT OUT: " + o.leftOut
 	case len(o.failures) > 0:
 		s += "FAILED: " + strings.Join(o.failures, "\n  ")
 	case len(o.verdict.Broken) > 0:
@@ -52,7 +55,10 @@ func once(t testing.TB, s *servers, sc *scenario, o options, seed uint64) (out o
 	r := newRun(t, s, o, seed, version)
 	out = outcome{scenario: sc, seed: seed, version: version, once: o.exactlyOnce}
 	t.Cleanup(r.heal)
-	sc.do(r)
+	if sc.do(r); r.leftOut != "" {
+		out.leftOut = r.leftOut
+		return out
+	}
 	r.finish()
 	out.verdict, out.recovery, out.took = r.verdict, r.recovery, time.Since(r.began)
 	for _, p := range r.relays {

@@ -76,7 +76,7 @@ func rowsOf(all []outcome) map[string]string {
 			s = &sums{o: outcome{scenario: o.scenario}}
 			by[key] = s
 		}
-		if !o.counts() {
+		if !o.counts() || o.leftOut != "" {
 			continue
 		}
 		s.runs++

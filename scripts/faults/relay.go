@@ -20,7 +20,7 @@ import (
 const walpostTemplate = `name: {name}
 source: {dsn: "{dsn}", table: public.outbox, {stream}{source}}
 router: {route.topic.replacement: "{prefix}${routedByValue}"}
-kafka: {brokers: [{brokers}]}
+kafka: {brokers: [{brokers}]{login}}
 delivery: {window: {events: {window}}{delivery}}
 http: {listen: "127.0.0.1:0"}
 halt_linger: 0s
@@ -30,9 +30,10 @@ halt_linger: 0s
 // A relay is one instance. Whenever its process ends it is started again, as a supervisor would, until stop, or until it asks
 // for a person.
 type relay struct {
-	r      *run
-	number int
-	log    string // path
+	r       *run
+	number  int
+	log     string // path
+	program string // "" is walpost of this checkout
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd // nil while no process runs
@@ -51,7 +52,7 @@ const haltCode = 3
 // launch starts one more instance.
 func (r *run) launch(env ...string) *relay {
 	r.Helper()
-	p := &relay{r: r, number: len(r.relays), env: env}
+	p := &relay{r: r, number: len(r.relays), env: env, program: r.program}
 	p.log = filepath.Join(r.dir, fmt.Sprintf("relay%d.log", p.number))
 	r.mu.Lock()
 	r.relays = append(r.relays, p)
@@ -108,7 +109,7 @@ func (p *relay) supervise(up chan<- error) {
 }
 
 func (p *relay) launchOnce() error {
-	args := p.r.command()
+	args := p.r.command(p.program)
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -34,7 +34,8 @@ type options struct {
 	template    string // of the relay's configuration
 	exactlyOnce bool
 	window      int
-	times       int // how often a scenario repeats what it repeats; 1 in the table
+	older       string // a program, "" for none
+	times       int    // how often a scenario repeats what it repeats; 1 in the table
 }
 
 // A run is one scenario with one seed: a database, topics, relays, writers, a consumer and a judge.
@@ -60,9 +61,12 @@ type run struct {
 	silent    atomic.Bool
 	gap       atomic.Bool // the slot is broken and not recovered
 
+	leftOut string // why this machine cannot run the scenario
+
 	// What a scenario adds to walpost.yaml before launch. Each key is behind a comma.
 	stream, source, delivery, extra string
-	program                         string // in place of walpost
+	login                           string // to Kafka, at a listener that wants one
+	program                         string // in place of walpost, of instances that are launched from now on
 	unverified                      bool   // walpost verify is not asked
 	flood                           bool   // the writers wait for nobody
 	always                          bool   // an instance that halts is started again, too, as Kubernetes does
@@ -138,21 +142,24 @@ func (r *run) walpost() bool { return r.options.relay == "" }
 
 // replace fills a template.
 func (r *run) replace(text string) string {
-	delivery := r.delivery
+	delivery, brokers := r.delivery, r.relayBrokers()
+	if r.login != "" {
+		brokers = strings.Join(r.logins, ", ")
+	}
 	if r.exactlyOnce {
 		delivery += ", guarantee: " + exactlyOnce
 	}
 	_, port, _ := strings.Cut(r.toPG.Address(), ":")
 	return strings.NewReplacer(
 		"{config}", filepath.Join(r.dir, "relay.conf"), "{dir}", r.dir, "{name}", r.name, "{slot}", r.name, "{prefix}", r.prefix,
-		"{dsn}", strings.Replace(r.dsn, fmt.Sprintf(":%d/", r.pg.Port()), ":"+port+"/", 1), "{brokers}", r.relayBrokers(),
+		"{dsn}", strings.Replace(r.dsn, fmt.Sprintf(":%d/", r.pg.Port()), ":"+port+"/", 1), "{brokers}", brokers, "{login}", r.login,
 		"{window}", strconv.Itoa(r.window), "{guarantee}", guarantee(r.exactlyOnce),
 		"{stream}", cmp.Or(r.stream, "slot: "+r.name+", publication: "+r.name), "{source}", r.source, "{delivery}", delivery, "{extra}", r.extra,
 	).Replace(text)
 }
 
-// command writes the configuration and returns the command line of an instance.
-func (r *run) command() []string {
+// command writes the configuration and returns the command line of an instance of a program.
+func (r *run) command(program string) []string {
 	text := r.replace(cmp.Or(r.template, walpostTemplate))
 	if err := os.WriteFile(filepath.Join(r.dir, "relay.conf"), []byte(text), 0o600); err != nil {
 		r.Error(err)
@@ -160,13 +167,13 @@ func (r *run) command() []string {
 	if !r.walpost() {
 		return strings.Fields(r.replace(r.options.relay))
 	}
-	return []string{cmp.Or(r.program, r.build(false)), "run", "--config", filepath.Join(r.dir, "relay.conf")}
+	return []string{cmp.Or(program, r.build(false)), "run", "--config", filepath.Join(r.dir, "relay.conf")}
 }
 
 // runs runs a command of walpost to its end.
 func (r *run) runs(args ...string) (code int, out string) {
 	r.Helper()
-	r.command() // for the configuration
+	r.command("") // for the configuration
 	cmd := exec.Command(r.build(false), append(args, "--config", filepath.Join(r.dir, "relay.conf"))...)
 	text, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {

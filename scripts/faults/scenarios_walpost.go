@@ -5,7 +5,9 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +22,8 @@ import (
 // only are those of walpost. Here a person or an outbox does what needs an answer, and what is only in walpost.
 var only = []scenario{
 	{"kill_at_each_step", afterCrash, true, true, nil, killsAtSteps},
+	{"two_versions", afterCrash, false, true, []string{epochChange}, twoVersions},
+	{"disk_hangs", afterCrash, false, true, []string{fullWindow}, diskHangs},
 	{"slot_dropped", halts, false, true, nil, gap(func(r *run) { r.dropSlot() })},
 	{"slot_recreated", halts, true, true, nil, gap(func(r *run) {
 		r.dropSlot()
@@ -45,6 +49,8 @@ var only = []scenario{
 	{"dead_letters", "a letter or a record for each row", true, true, nil, deadLetters},
 	{"parked_keys", "a parked key keeps its order", false, true, []string{parkedKey}, parkedKeys},
 	{"topic_recreated", "waits, then continues", false, true, nil, topicRecreated},
+	{"principal_rotates", "waits, then continues", false, true, nil, principalRotates},
+	{"dns_to_old_primary", "delivers nothing of the old primary", false, true, nil, dnsToOldPrimary},
 	{"partitions_added", "loses nothing; keys move", false, true, nil, partitionsAdded},
 	{"polling", "repeats at most a window", false, true, nil, polling},
 }
@@ -314,5 +320,143 @@ func polling(r *run) {
 		r.flow()
 		r.stopPostgres("immediate")
 		r.startPostgres()
+	}
+}
+
+// twoVersions has an older build take over from this one, and this one from the older: after a stop, after a kill, and at random.
+func twoVersions(r *run) {
+	if r.older == "" {
+		r.leftOut = "give an older build with -older"
+		return
+	}
+	r.begin()
+	r.program = r.older
+	r.launch()
+	for i := range 4 * r.times {
+		p, other := r.relays[i%2], r.relays[1-i%2]
+		r.crashed()
+		if r.rnd.IntN(2) == 0 {
+			r.tell("stop %d", p.number)
+			p.stop()
+		} else {
+			r.tell("kill %d", p.number)
+			p.end(syscall.SIGKILL)
+		}
+		r.recovers() // by the other one alone
+		r.pause(time.Second)
+		p.start()
+		if r.rnd.IntN(2) == 0 {
+			r.tell("kill %d, which has the slot", other.number)
+			other.kill()
+			r.flow()
+		}
+	}
+}
+
+// diskHangs hangs the disk of one broker for some seconds. With at_least_once, the checkpoint is a file on it.
+func diskHangs(r *run) {
+	if err := r.ownDisk(); err != nil {
+		r.leftOut = "no disk that can hang: " + err.Error()
+		return
+	}
+	if !r.exactlyOnce {
+		r.extra = "checkpoint: {store: file, path: " + filepath.Join(r.disk, r.name) + "}\n"
+	}
+	r.begin()
+	p := r.relays[0]
+	for _, kill := range []bool{false, true, r.rnd.IntN(2) == 0} {
+		seconds := 3 + r.rnd.IntN(6)
+		r.tell("the disk hangs for %d s; kill: %t", seconds, kill)
+		// It also ends without the suite.
+		hang := exec.Command("sh", "-ec", `fsfreeze -f "$1"; sleep "$2"; fsfreeze -u "$1"`, "", r.disk, strconv.Itoa(seconds))
+		r.must(hang.Start())
+		if r.pause(2 * time.Second); kill {
+			r.crashed()
+			p.signal(syscall.SIGKILL) // a process that writes to the disk ends later
+		}
+		r.must(hang.Wait())
+		r.recovers()
+	}
+}
+
+// principalRotates has the relay's token name another principal, with the same rights or without the one to write to a topic. A
+// broker accepts no other principal on a connection.
+func principalRotates(r *run) {
+	r.login = ", sasl: {mechanism: OAUTHBEARER, token_file: " + filepath.Join(r.dir, "token") + "}"
+	allow := kadm.NewACLs().Topics("*").Groups("*").TransactionalIDs("*").Clusters().Allow("User:one", "User:two", "User:weak").AllowHosts("*").
+		ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpAll)
+	deny := kadm.NewACLs().Topics(r.topics[0]).Deny("User:weak").DenyHosts("*").ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite)
+	for _, acl := range []*kadm.ACLBuilder{allow, deny} {
+		made, err := r.admin().CreateACLs(r.Context(), acl)
+		r.must(err)
+		for _, m := range made {
+			r.must(m.Err)
+		}
+	}
+	rotate := func(to string) {
+		r.tell("principal %s", to)
+		part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+		token := part(`{"alg":"none"}`) + "." + part(fmt.Sprintf(`{"sub":%q,"iat":%d,"exp":%d}`, to, time.Now().Unix()-1, time.Now().Unix()+3600)) + "."
+		r.must(os.WriteFile(filepath.Join(r.dir, "token"), []byte(token), 0o600))
+	}
+	rotate("one")
+	r.begin()
+	p := r.relays[0]
+	for _, to := range []string{"two", "one"} {
+		rotate("weak")
+		said := len(p.text())
+		r.waits("what the principal lacks", func() bool {
+			return strings.Contains(p.text()[said:], "TOPIC_AUTHORIZATION_FAILED") && strings.Contains(p.text()[said:], r.topics[0])
+		})
+		if r.rnd.IntN(2) == 0 {
+			r.tell("kill")
+			p.kill()
+			r.pause(2 * time.Second)
+		}
+		rotate(to)
+		r.recovers()
+		time.Sleep(6 * time.Second) // each connection has logged in anew
+		r.flow()
+	}
+}
+
+// dnsToOldPrimary has the name of the database point at the old primary, which has rows of its own, some time after a failover. The
+// name is the address of a wire.
+func dnsToOldPrimary(r *run) {
+	r.always = true // it asks for a person, and is started again
+	p := r.launch()
+	r.inUse()
+	r.recovers()
+	p.stop()
+	old, oldDSN := r.pg, r.dsn
+	r.pg = old.Standby(r)
+	r.pg.CatchUp(r, old)
+	r.pg.Promote(r)
+	r.Cleanup(func() {
+		old.Exec(r, oldDSN, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_type = 'physical' AND NOT active")
+	})
+	r.dsn = strings.Replace(r.dsn, fmt.Sprintf(":%d/", old.Port()), fmt.Sprintf(":%d/", r.pg.Port()), 1)
+	r.load.DSN = r.dsn
+	at := func(pg *testenv.PG) { r.toPG.Redirect(fmt.Sprintf("127.0.0.1:%d", pg.Port())); r.toPG.Cut() }
+	at(r.pg)
+	if code, out := r.runs("recover", "--yes"); code != 0 { // the slot was not copied
+		r.Fatalf("recover: code %d\n%s", code, out)
+	}
+	p.start()
+	r.begin()
+	for range 3 {
+		r.pause(2 * time.Second)
+		old.Exec(r, oldDSN, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'stray', 'Changed', '{"n": 1}')`)
+		r.tell("the name points at the old primary")
+		said := len(p.text())
+		at(old)
+		if r.rnd.IntN(2) == 0 {
+			r.tell("kill")
+			p.kill()
+		}
+		r.waits("a refusal", func() bool { return strings.Contains(p.text()[said:], "old primary") })
+		r.pause(3 * time.Second)
+		at(r.pg)
+		r.recovers()
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +20,8 @@ type servers struct {
 	t       testing.TB
 	kafka   *testenv.KafkaCluster
 	brokers []*wire.Wire // the relays' way to Kafka
+	logins  []string     // addresses of the brokers where clients log in as the principal of an unsecured token
+	disk    string       // of broker 1, which can hang; "" until ownDisk
 	pgs     map[string]*testenv.PG
 	walpost string // the program
 	points  string // the program with failpoints, "" until points
@@ -32,17 +35,27 @@ const brokerCount = 3
 func start(t testing.TB) *servers {
 	t.Helper()
 	s := &servers{t: t, pgs: map[string]*testenv.PG{}}
-	props := map[string]string{"+listener.security.protocol.map": "RELAY:PLAINTEXT"}
+	props := map[string]string{
+		"+listener.security.protocol.map":                           "RELAY:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+		"inter.broker.listener.name":                                "PLAINTEXT",
+		"authorizer.class.name":                                     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+		"super.users":                                               "User:ANONYMOUS",
+		"listener.name.login.sasl.enabled.mechanisms":               "OAUTHBEARER",
+		"listener.name.login.oauthbearer.sasl.jaas.config":          `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`,
+		"listener.name.login.oauthbearer.connections.max.reauth.ms": "5000",
+	}
 	for id := 1; id <= brokerCount; id++ {
 		port, err := localpg.FreePort()
-		if err != nil {
+		other, err2 := localpg.FreePort()
+		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
-		w, at := wire.New(t), fmt.Sprintf("127.0.0.1:%d", port)
+		w, at, login := wire.New(t), fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("127.0.0.1:%d", other)
+		s.logins = append(s.logins, login)
 		w.ServeKafka(at)
 		s.brokers = append(s.brokers, w)
-		props[fmt.Sprintf("%d:+listeners", id)] = "RELAY://" + at
-		props[fmt.Sprintf("%d:+advertised.listeners", id)] = "RELAY://" + w.Address()
+		props[fmt.Sprintf("%d:+listeners", id)] = "RELAY://" + at + ",LOGIN://" + login
+		props[fmt.Sprintf("%d:+advertised.listeners", id)] = "RELAY://" + w.Address() + ",LOGIN://" + login
 	}
 	s.kafka = testenv.KafkaPrivate(t, brokerCount, props)
 	return s
@@ -74,6 +87,26 @@ func (s *servers) build(failpoints bool) string {
 	}
 	*to = path
 	return path
+}
+
+// ownDisk puts the data of broker 1 onto a disk of its own, for which it needs root, a loop device and ext4.
+func (s *servers) ownDisk() error {
+	if s.disk != "" {
+		return nil
+	}
+	data := s.kafka.Data(1)
+	if err := s.kafka.Stop(1); err != nil {
+		return err
+	}
+	defer s.kafka.Start(s.t, 1)
+	out, err := exec.Command("sh", "-ec", `truncate -s 2G "$1.img"; mkfs.ext4 -q "$1.img"; mkdir "$1.mount"; mount -o loop "$1.img" "$1.mount"
+		rmdir "$1.mount/lost+found"; cp -a "$1/." "$1.mount"; fsfreeze -f "$1.mount"; fsfreeze -u "$1.mount"; umount "$1.mount"; mount -o loop "$1.img" "$1"`, "", data).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	s.disk = data
+	s.t.Cleanup(func() { _ = exec.Command("umount", "-l", data).Run() }) // the broker still runs
+	return nil
 }
 
 // relayBrokers are the bootstrap addresses of a relay.

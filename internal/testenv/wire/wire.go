@@ -13,11 +13,11 @@ import (
 // A Wire passes connections from its own address to one server. Several goroutines may call its methods.
 type Wire struct {
 	listener net.Listener
-	server   string
 	kafka    bool // messages have the form of Kafka's, which answers are about
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex
+	server string
 	conns  map[net.Conn]bool // nil after close; true on the server's side
 	kept   map[net.Conn]bool // to the server, which must not notice that the client is gone
 	still  chan struct{}     // closed if packets pass
@@ -67,7 +67,7 @@ func (w *Wire) Address() string { return w.listener.Addr().String() }
 
 // Serve begins to pass connections to a server.
 func (w *Wire) Serve(server string) {
-	w.server = server
+	w.Redirect(server)
 	w.wg.Go(func() {
 		for {
 			client, err := w.listener.Accept()
@@ -88,7 +88,10 @@ func (w *Wire) ServeKafka(broker string) {
 func (w *Wire) connect(client net.Conn) {
 	defer client.Close() //nolint:errcheck // twice does no harm
 	<-w.passes()
-	server, err := net.Dial("tcp", w.server)
+	w.mu.Lock()
+	to := w.server
+	w.mu.Unlock()
+	server, err := net.Dial("tcp", to)
 	if err != nil {
 		return
 	}
@@ -108,6 +111,13 @@ func (w *Wire) connect(client net.Conn) {
 	defer w.mu.Unlock()
 	delete(w.conns, client)
 	delete(w.conns, server)
+}
+
+// Redirect has new connections reach another server, as a changed DNS record does. Those that exist stay.
+func (w *Wire) Redirect(server string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.server = server
 }
 
 func (w *Wire) passes() chan struct{} {
