@@ -39,10 +39,7 @@ func newIssuer(t *testing.T, sub string, valid time.Duration) *issuer {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		default:
 			i.issued++
-			now := time.Now()
-			part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
-			jwt := part(`{"alg":"none"}`) + "." + part(fmt.Sprintf(`{"sub":%q,"iat":%d,"exp":%d}`, i.sub, now.Unix()-1, now.Add(i.valid).Unix())) + "."
-			fmt.Fprintf(w, `{"access_token": %q, "token_type": "bearer", "expires_in": %d}`, jwt, int(i.valid/time.Second))
+			fmt.Fprintf(w, `{"access_token": %q, "token_type": "bearer", "expires_in": %d}`, testenv.Token(i.sub, i.valid), int(i.valid/time.Second))
 		}
 	}))
 	t.Cleanup(server.Close)
@@ -64,7 +61,7 @@ func TestARelayOutlivesItsTokens(t *testing.T) {
 	t.Parallel()
 	kafka, at := testenv.KafkaListeners(t, map[string]string{"ASKED": "SASL_PLAINTEXT"}, map[string]string{
 		"listener.name.asked.sasl.enabled.mechanisms":      "OAUTHBEARER",
-		"listener.name.asked.oauthbearer.sasl.jaas.config": `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`,
+		"listener.name.asked.oauthbearer.sasl.jaas.config": testenv.Bearer,
 		// Without it, Kafka lets a session live on after its token.
 		"listener.name.asked.oauthbearer.connections.max.reauth.ms": "60000",
 	})

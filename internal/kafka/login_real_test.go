@@ -6,9 +6,7 @@ import (
 	"context"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,13 +22,6 @@ import (
 )
 
 const patience = 2 * time.Minute
-
-// token is an unsecured JWT, which Kafka accepts unless it is told to check signatures.
-func token(sub string, valid time.Duration) string {
-	now := time.Now()
-	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
-	return part(`{"alg":"none"}`) + "." + part(fmt.Sprintf(`{"sub":%q,"iat":%d,"exp":%d}`, sub, now.Unix()-1, now.Add(valid).Unix())) + "."
-}
 
 // A door is a real broker with TLS of its own authority, every mechanism, and ACLs.
 type door struct {
@@ -56,7 +47,7 @@ func newDoor(t *testing.T) *door {
 		"listener.name.asked.plain.sasl.jaas.config":         testenv.PlainUsers(map[string]string{"plain": "right"}),
 		"listener.name.asked.scram-sha-256.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
 		"listener.name.asked.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
-		"listener.name.asked.oauthbearer.sasl.jaas.config":   `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`,
+		"listener.name.asked.oauthbearer.sasl.jaas.config":   testenv.Bearer,
 	}
 	for listener, of := range map[string]x509.Certificate{
 		"mutual": localhost("server", x509.Certificate{}), "asked": localhost("server", x509.Certificate{}),
@@ -217,16 +208,16 @@ func TestRealCertificatesAndLogins(t *testing.T) {
 		s.Mechanism = "OAUTHBEARER"
 		return asked(s)
 	}
-	rewrite(t, file, token("oauth", -time.Hour))
+	rewrite(t, file, testenv.Token("oauth", -time.Hour))
 	d.fails("a token that is out of date", bearer(SASL{TokenFile: file}), refused)
-	rewrite(t, file, token("oauth", time.Hour))
+	rewrite(t, file, testenv.Token("oauth", time.Hour))
 	d.is("the token of a file", bearer(SASL{TokenFile: file}), "oauth")
 	d.is("the token of a command", bearer(SASL{TokenCommand: []string{"cat", file}}), "oauth")
 	d.fails("a command that fails", bearer(SASL{TokenCommand: []string{"sh", "-c", "cat " + file + "; echo no session >&2; exit 1"}}), says("no session"))
-	rewrite(t, file, token("renewed", time.Hour))
+	rewrite(t, file, testenv.Token("renewed", time.Hour))
 	d.is("the token of a file that was replaced", bearer(SASL{TokenFile: file}), "renewed")
 	e := newEndpoint(t)
-	e.token = func() string { return token("oauth", time.Hour) }
+	e.token = func() string { return testenv.Token("oauth", time.Hour) }
 	d.is("the token of an endpoint", bearer(e.sasl()), "oauth")
 	e.fails = true
 	d.fails("an endpoint that refuses the client", bearer(e.sasl()), says("401 Unauthorized: invalid_client"))

@@ -3,6 +3,7 @@
 package testenv
 
 import (
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/walpost/walpost/internal/localpg"
 )
@@ -36,6 +38,16 @@ func PlainUsers(users map[string]string) string {
 		jaas += fmt.Sprintf(" user_%s=%q", name, users[name])
 	}
 	return jaas + ";"
+}
+
+// Bearer is the broker's setting for SASL OAUTHBEARER with tokens that nobody signs.
+const Bearer = `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`
+
+// Token is an unsecured JWT of a principal, which Kafka accepts unless it is told to check signatures.
+func Token(principal string, valid time.Duration) string {
+	now := time.Now()
+	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	return part(`{"alg":"none"}`) + "." + part(fmt.Sprintf(`{"sub":%q,"iat":%d,"exp":%d}`, principal, now.Unix()-1, now.Add(valid).Unix())) + "."
 }
 
 // KafkaListeners is KafkaWithACLs with other listeners, given as their names and protocols. It returns

@@ -7,6 +7,7 @@
 //	go run ./scripts/faults -minutes 60               # again with other seeds, for an hour
 //	go run ./scripts/faults -scenario kill -seed 17   # one run: the seed decides its schedule
 //	go run ./scripts/faults -scenario kill -times 84  # one run with 504 kills in place of 6
+//	go run ./scripts/faults -older /tmp/walpost       # with two_versions, which needs a build of another revision
 //	go run ./scripts/faults -relay 'my-relay -f {config}' -template my.conf   # another relay
 //
 // The template of another relay has the placeholders {dsn}, {brokers}, {prefix} (of the topics order and invoice), {slot}, {name},

@@ -70,13 +70,16 @@ func rowsOf(all []outcome) map[string]string {
 	}
 	by := map[string]*sums{}
 	for _, o := range all {
+		if o.leftOut != "" { // an earlier row stays
+			continue
+		}
 		key := o.scenario.name + "|" + o.guarantee()
 		s := by[key]
 		if s == nil {
 			s = &sums{o: outcome{scenario: o.scenario}}
 			by[key] = s
 		}
-		if !o.counts() || o.leftOut != "" {
+		if !o.counts() {
 			continue
 		}
 		s.runs++

@@ -20,7 +20,7 @@ func TestThePageHasTheWorstOfTheRuns(t *testing.T) {
 	kill, stop := scenarios[0].name, scenarios[2].name
 	for _, runs := range [][]outcome{
 		{run(2, false, 0, time.Second), run(0, true, 0, time.Second)},
-		{run(0, false, 7, time.Second), run(0, false, 5, 3*time.Second, Breach{"lost", ""}), {scenario: &scenarios[0], unreached: []string{"it"}}},
+		{run(0, false, 7, time.Second), run(0, false, 5, 3*time.Second, Breach{"lost", ""}), {scenario: &scenarios[0], unreached: []string{"it"}}, {scenario: &scenarios[2], leftOut: "no disk"}},
 	} {
 		if err := writePage(path, runs); err != nil {
 			t.Fatal(err)

@@ -48,6 +48,7 @@ var common = []scenario{
 	{"min_insync", noRepeat, false, false, []string{fullWindow}, minInSync},
 	{"answers_lost", noRepeat, true, false, nil, answersLost},
 	{"answers_late", noRepeat, false, false, nil, answersLate},
+	{"soak", noRepeat, false, true, nil, soak},
 }
 
 // kills kills the relay at random moments and starts it again at once.
@@ -152,25 +153,14 @@ func twoInstances(r *run) {
 	r.relays[1].kill()
 }
 
-// mixed is everything that can happen to two instances without a person.
-func mixed(r *run) {
-	r.always, r.unverified, r.judge.Late = r.exactlyOnce, !r.exactlyOnce, !r.exactlyOnce // as in zombie
-	r.begin()
-	r.launch()
-	one := func() *relay { return r.relays[r.rnd.IntN(2)] }
-	faults := []struct {
-		name string
-		do   func()
-	}{
-		{"kill", func() { one().kill() }},
-		{"kill both", func() { r.relays[0].kill(); r.relays[1].kill() }},
-		{"stop", func() { p := one(); p.stop(); p.start() }},
-		{"freeze", func() {
-			p := one()
-			p.signal(syscall.SIGSTOP)
-			r.pause(6 * time.Second)
-			p.signal(syscall.SIGCONT)
-		}},
+// An outage is what a relay outlives.
+type outage struct {
+	name string
+	do   func()
+}
+
+func (r *run) outages() []outage {
+	return []outage{
 		{"terminate the walsender", r.terminate},
 		{"crash Postgres", func() { r.stopPostgres("immediate"); r.startPostgres() }},
 		{"cut Postgres' links", r.toPG.Cut},
@@ -184,6 +174,59 @@ func mixed(r *run) {
 			r.kafka.Start(r, i)
 		}},
 	}
+}
+
+// soak has one process outlive everything that it can, -times times, and wants as much memory and as many goroutines as before.
+func soak(r *run) {
+	if r.times > 1 {
+		r.load.Writers, r.load.Pause = 8, 30*time.Millisecond
+	}
+	r.begin()
+	p := r.relays[0]
+	measure := func() (memory int64, goroutines float64) {
+		r.heal()
+		r.recovers()
+		time.Sleep(2 * time.Second)
+		memory, goroutines = p.memory("VmRSS"), p.metric("go_goroutines")
+		r.tell("%d events, %d MB, %.0f goroutines", r.judge.Arrived(), memory>>20, goroutines)
+		return memory, goroutines
+	}
+	rounds := func() {
+		for range (r.times + 1) / 2 {
+			for _, i := range r.rnd.Perm(len(r.outages())) {
+				o := r.outages()[i]
+				r.tell("%s", o.name)
+				o.do()
+				r.pause(2 * time.Second)
+			}
+			measure()
+		}
+	}
+	rounds()
+	memory, goroutines := measure()
+	rounds()
+	if m, g := measure(); p.started() != 1 || m > memory+20<<20 || g > goroutines+10 {
+		r.Errorf("after %d starts, memory went from %d to %d MB, and goroutines from %.0f to %.0f", p.started(), memory>>20, m>>20, goroutines, g)
+	}
+}
+
+// mixed is everything that can happen to two instances without a person.
+func mixed(r *run) {
+	r.always, r.unverified, r.judge.Late = r.exactlyOnce, !r.exactlyOnce, !r.exactlyOnce // as in zombie
+	r.begin()
+	r.launch()
+	one := func() *relay { return r.relays[r.rnd.IntN(2)] }
+	faults := slices.Concat([]outage{
+		{"kill", func() { one().kill() }},
+		{"kill both", func() { r.relays[0].kill(); r.relays[1].kill() }},
+		{"stop", func() { p := one(); p.stop(); p.start() }},
+		{"freeze", func() {
+			p := one()
+			p.signal(syscall.SIGSTOP)
+			r.pause(6 * time.Second)
+			p.signal(syscall.SIGCONT)
+		}},
+	}, r.outages())
 	for range r.times {
 		for _, i := range r.rnd.Perm(len(faults)) {
 			r.pause(time.Second)

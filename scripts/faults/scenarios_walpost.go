@@ -395,9 +395,7 @@ func principalRotates(r *run) {
 	}
 	rotate := func(to string) {
 		r.tell("principal %s", to)
-		part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
-		token := part(`{"alg":"none"}`) + "." + part(fmt.Sprintf(`{"sub":%q,"iat":%d,"exp":%d}`, to, time.Now().Unix()-1, time.Now().Unix()+3600)) + "."
-		r.must(os.WriteFile(filepath.Join(r.dir, "token"), []byte(token), 0o600))
+		r.must(os.WriteFile(filepath.Join(r.dir, "token"), []byte(testenv.Token(to, time.Hour)), 0o600))
 	}
 	rotate("one")
 	r.begin()
@@ -447,6 +445,9 @@ func dnsToOldPrimary(r *run) {
 	for range 3 {
 		r.pause(2 * time.Second)
 		old.Exec(r, oldDSN, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'stray', 'Changed', '{"n": 1}')`)
+		for range 4 { // its WAL is longer than that of the new one
+			old.Exec(r, oldDSN, "SELECT pg_logical_emit_message(true, '', '')", "SELECT pg_switch_wal()")
+		}
 		r.tell("the name points at the old primary")
 		said := len(p.text())
 		at(old)

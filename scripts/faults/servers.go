@@ -41,7 +41,7 @@ func start(t testing.TB) *servers {
 		"authorizer.class.name":                                     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 		"super.users":                                               "User:ANONYMOUS",
 		"listener.name.login.sasl.enabled.mechanisms":               "OAUTHBEARER",
-		"listener.name.login.oauthbearer.sasl.jaas.config":          `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`,
+		"listener.name.login.oauthbearer.sasl.jaas.config":          testenv.Bearer,
 		"listener.name.login.oauthbearer.connections.max.reauth.ms": "5000",
 	}
 	for id := 1; id <= brokerCount; id++ {
