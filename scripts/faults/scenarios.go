@@ -184,7 +184,16 @@ func soak(r *run) {
 	}
 	r.begin()
 	p := r.relays[0]
-	half := func() (memory int64, goroutines float64) { // the most of each
+	var memory int64
+	var goroutines float64
+	measure := func() { // the most so far
+		r.heal()
+		r.recovers()
+		time.Sleep(2 * time.Second) // connections that were lost are back, or gone
+		memory, goroutines = max(memory, p.memory("VmRSS")), max(goroutines, p.metric("go_goroutines"))
+		r.tell("%d events, at most %d MB and %.0f goroutines", r.judge.Arrived(), memory>>20, goroutines)
+	}
+	half := func() {
 		for range (r.times + 1) / 2 {
 			for _, i := range r.rnd.Perm(len(r.outages())) {
 				o := r.outages()[i]
@@ -192,17 +201,14 @@ func soak(r *run) {
 				o.do()
 				r.pause(2 * time.Second)
 			}
-			r.heal()
-			r.recovers()
-			time.Sleep(2 * time.Second) // connections that were lost are back, or gone
-			memory, goroutines = max(memory, p.memory("VmRSS")), max(goroutines, p.metric("go_goroutines"))
-			r.tell("%d events, %d MB, %.0f goroutines", r.judge.Arrived(), memory>>20, goroutines)
+			measure()
 		}
-		return memory, goroutines
 	}
-	memory, goroutines := half()
-	if m, g := half(); p.started() != 1 || m > memory+20<<20 || g > goroutines+10 {
-		r.Errorf("after %d starts, memory went from %d to %d MB, and goroutines from %.0f to %.0f", p.started(), memory>>20, m>>20, goroutines, g)
+	measure()
+	half()
+	m, g := memory, goroutines
+	if half(); p.started() != 1 || memory > m+20<<20 || goroutines > g+20 {
+		r.Errorf("after %d starts, memory went from %d to %d MB, and goroutines from %.0f to %.0f", p.started(), m>>20, memory>>20, g, goroutines)
 	}
 }
 
