@@ -353,6 +353,7 @@ var texts = map[string]string{
 	"docs/getting-started.md: state   ": "cmd/walpost/statuscmd_test.go",
 	"docs/repair.md: $ walpost dead":    "internal/e2e/deadcmd_test.go",
 	"docs/repair.md: {\"level\"":        "relay/internal/badevent/policy_test.go",
+	"docs/schema-evolution.md: subject": "internal/registry/registry_test.go",
 	"docs/troubleshooting.md: state   ": "cmd/walpost/statuscmd_test.go",
 	"docs/verify.md: $ walpost verify":  "internal/e2e/verify_test.go",
 }

@@ -225,3 +225,15 @@ func TestValidateNamesTheField(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+func TestThePageShowsARefusal(t *testing.T) {
+	page, err := os.ReadFile("../../docs/schema-evolution.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := Incompatible{Subject: "orders-value", Rule: "BACKWARD", Field: "qty", Version: 5, Err: errors.New("refused")}
+	want := strings.TrimSuffix(strings.TrimPrefix(refused.Error(), "schema registry: "), ": refused")
+	if !strings.Contains(string(page), want) {
+		t.Errorf("docs/schema-evolution.md lacks %s", want)
+	}
+}

@@ -67,8 +67,8 @@ const (
 
 var (
 	whole = []plan{
-		{"-bench", "Backlog", "-backlogs", "transaction=200000,rows=80000,hundred=150000", "-readers", best + ",debezium", "-rounds", "2"},
-		{"-bench", "Backlog", "-backlogs", "busy=40000,1key=100000,5000keys=100000,2kB=50000,64kB=3000", "-readers", best, "-rounds", "1"},
+		{"-bench", "Backlog", "-backlogs", "transaction=200000,rows=200000,hundred=250000", "-readers", best + ",debezium", "-rounds", "2"},
+		{"-bench", "Backlog", "-backlogs", "busy=40000,1key=200000,5000keys=200000,2kB=50000,64kB=3000", "-readers", best, "-rounds", "1"},
 		{"-bench", "Latency", "-rates", "100,1000,3000,20000", "-readers", steady, "-rounds", "2", "-seconds", "12", "-warmup", "10"},
 	}
 	quickly = []plan{

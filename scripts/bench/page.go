@@ -189,5 +189,5 @@ func bars(s series, unit string) string {
 		}
 		y += gap
 	}
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11" role="img" aria-label="%s of each reader">`+"\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n%s</svg>\n", max(width, 20+150*len(s.readers)), y, unit, b.String())
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11" role="img" aria-labelledby="t">`+"\n<title id=\"t\">%s of each reader</title>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n%s</svg>\n", max(width, 20+150*len(s.readers)), y, unit, b.String())
 }
