@@ -2,6 +2,7 @@ package router
 
 import (
 	"net/url"
+	"strings"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
@@ -49,8 +50,8 @@ func (c *ClaimCheck) validate(ps *conf.Problems) {
 			ps.Add(at+"path", conf.Required, "with the store file", nil)
 		}
 	case "s3":
-		if u, err := url.Parse(c.Endpoint); err != nil || u.Host == "" || u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Scheme != "https" && u.Scheme != "http" {
-			ps.Add(at+"endpoint", conf.MustBe, "an https or http URL without a user or a path", c.Endpoint)
+		if u, err := url.Parse(c.Endpoint); err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.Scheme+"://"+u.Host != strings.TrimSuffix(c.Endpoint, "/") || strings.HasSuffix(u.Host, ":") {
+			ps.Add(at+"endpoint", conf.MustBe, "an https or http URL with a host and nothing behind it", c.Endpoint)
 		}
 		if c.Bucket == "" {
 			ps.Add(at+"bucket", conf.Required, "with the store s3", nil)

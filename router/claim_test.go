@@ -60,17 +60,18 @@ func TestALargeValueBecomesAClaim(t *testing.T) {
 
 func TestAClaimCheckNeedsItsStore(t *testing.T) {
 	for wrong, c := range map[string]ClaimCheck{
-		"records.claim_check.over":     {Over: 100, Store: "file", Path: "/x"},
-		"records.claim_check.store":    {Over: 1 << 20},
-		"records.claim_check.path":     {Over: 1 << 20, Store: "file"},
-		"records.claim_check.bucket":   {Over: 1 << 20, Store: "s3", Endpoint: "https://s3.eu-central-1.amazonaws.com"},
-		"records.claim_check.endpoint": {Over: 1 << 20, Store: "s3", Endpoint: "s3.eu-central-1.amazonaws.com", Bucket: "payloads"},
-		"":                             {Over: 1 << 20, Store: "s3", Endpoint: "http://127.0.0.1:9000", Bucket: "payloads", Prefix: "shop/"},
+		"records.claim_check.over":      {Over: 100, Store: "file", Path: "/x"},
+		"records.claim_check.store":     {Over: 1 << 20},
+		"records.claim_check.path":      {Over: 1 << 20, Store: "file"},
+		"records.claim_check.bucket":    {Over: 1 << 20, Store: "s3", Endpoint: "https://s3.eu-central-1.amazonaws.com"},
+		"records.claim_check.endpoint ": {Over: 1 << 20, Store: "s3", Endpoint: "https://s3.example/#x", Bucket: "payloads"},
+		"records.claim_check.endpoint":  {Over: 1 << 20, Store: "s3", Endpoint: "s3.eu-central-1.amazonaws.com", Bucket: "payloads"},
+		"":                              {Over: 1 << 20, Store: "s3", Endpoint: "http://127.0.0.1:9000", Bucket: "payloads", Prefix: "shop/"},
 	} {
 		cfg := DefaultConfig()
 		cfg.ClaimCheck = c
 		ps := cfg.Validate()
-		if wrong == "" && len(ps) > 0 || wrong != "" && (len(ps) != 1 || ps[0].Field != wrong) {
+		if wrong = strings.TrimSpace(wrong); wrong == "" && len(ps) > 0 || wrong != "" && (len(ps) != 1 || ps[0].Field != wrong) {
 			t.Errorf("%s: %v", wrong, ps)
 		}
 	}

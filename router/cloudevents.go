@@ -48,6 +48,9 @@ func (c *CloudEvents) validate(ps *conf.Problems, of *Config) {
 	if of.DebeziumMessages {
 		ps.Add(optionCloudEvents, conf.Contradicts, "source.messages.format debezium, whose records are no CloudEvents", c.Mode)
 	}
+	if c.Mode == "structured" && of.ClaimCheck.On() {
+		ps.Add(optionCloudEvents, conf.MustBe, "binary with records.claim_check, whose references are no CloudEvents", c.Mode)
+	}
 	for i, step := range of.Headers {
 		for _, name := range step.Drop {
 			if slices.Contains(cloudHeaders[:], name) {

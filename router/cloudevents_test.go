@@ -275,6 +275,7 @@ func TestAConfigurationWithoutCloudEvents(t *testing.T) {
 		{cloudEvents("binary", func(c *Config) { c.CloudEvents.Source = "a b" }), `records.cloudevents.source: must be a URI reference such as /shop/orders (got "a b")`},
 		{cloudEvents("binary", func(c *Config) { c.CloudEvents.Source = "/%zz" }), "records.cloudevents.source: must be a URI reference"},
 		{cloudEvents("structured", avroValues), `records.cloudevents: must be binary with records.value.converter avro, whose values are no part of a JSON document (got "structured")`},
+		{cloudEvents("structured", func(c *Config) { c.ClaimCheck = ClaimCheck{Over: 1 << 20, Store: "file", Path: "/x"} }), `records.cloudevents: must be binary with records.claim_check`},
 		{cloudEvents("binary", avroValues), ""},
 		{cloudEvents("binary", func(c *Config) { c.DebeziumMessages = true }), "records.cloudevents: contradicts source.messages.format debezium"},
 		{cloudEvents("binary", func(c *Config) { c.Headers = []HeaderStep{{Drop: []string{"x", "ce_subject"}}} }), "records.headers[0]: contradicts records.cloudevents, which needs the header ce_subject"},

@@ -123,7 +123,7 @@ func (e *RowError) Hint() string {
 		if stream {
 			return "If the payload is right, register a version of the schema that it fits. Otherwise correct the program that writes it: then only a skip helps for this event."
 		}
-		return "If the payload is right, register a version of the schema that it fits. Otherwise correct the row."
+		return "If the payload is right, register a version of the schema that it fits, or set records.validate to none. Otherwise correct the row."
 	case UpdateFatal:
 		return "Set router.table.op.invalid.behavior to warn or error to skip all updates, or skip only this event."
 	case OptionValid:

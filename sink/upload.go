@@ -19,7 +19,9 @@ type Store interface {
 
 const (
 	uploadsAtOnce = 16
-	uploadLimit   = time.Minute // of one attempt
+	uploadLimit   = time.Minute // of one attempt, with what its bytes take
+	slowest       = 128 << 10   // bytes per second of an upload that gets its share of a slow link
+	brisk         = 1 << 20     // bytes per second of an upload that nobody needs to hear of
 )
 
 // uploads put payloads into the store, and try again for as long as it takes. A record waits for its own payload alone: a partition
@@ -72,6 +74,7 @@ func (u *uploads) next() *upload {
 		return nil
 	}
 	next := u.line[0]
+	u.line[0] = nil // the array outlives it
 	u.line = u.line[1:]
 	next.began = time.Now()
 	u.active = append(u.active, next)
@@ -82,7 +85,7 @@ func (u *uploads) next() *upload {
 func (s *Kafka) upload(next *upload) {
 	u, pause := &s.uploads, kafka.Backoff(0)
 	for next != nil {
-		ctx, cancel := context.WithTimeout(s.ctx, uploadLimit)
+		ctx, cancel := context.WithTimeout(s.ctx, uploadLimit+time.Duration(len(next.payload)/slowest)*time.Second)
 		err := u.store.Put(ctx, next.key, next.payload)
 		cancel()
 		if err != nil {
@@ -106,6 +109,7 @@ func (u *uploads) stored(o *upload) *upload {
 		c.Stored()
 	}
 	delete(u.open, o.key)
+	o.payload, o.claims = nil, nil
 	u.active = slices.DeleteFunc(u.active, func(a *upload) bool { return a == o })
 	next := u.next()
 	u.mu.Unlock()
@@ -122,8 +126,7 @@ func (u *uploads) stalled(now time.Time) (why error) {
 	for _, o := range u.active {
 		since := now.Sub(o.began)
 		switch {
-		case since < kafka.StallAfter: // and those behind it are younger
-			return why
+		case since < kafka.StallAfter || o.err == nil && since < kafka.StallAfter+time.Duration(len(o.payload)/brisk)*time.Second:
 		case o.err != nil:
 			return fmt.Errorf("the store of records.claim_check: %w", o.err)
 		case why == nil:

@@ -207,3 +207,14 @@ func TestACommitWaitsForThePayloads(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// What was in the line stays in its array until the array is full, so it must not keep the payloads.
+func TestAStoredPayloadIsFreed(t *testing.T) {
+	u := uploads{open: map[string]*upload{}, line: []*upload{{key: "a", payload: []byte("x")}, {key: "b"}}}
+	line := u.line
+	first := u.next()
+	u.stored(first)
+	if line[0] != nil || first.payload != nil {
+		t.Errorf("%v is still in the line, and has %q", line[0], first.payload)
+	}
+}

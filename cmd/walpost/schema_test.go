@@ -215,6 +215,16 @@ func beside(t *testing.T, in doc, key string, value any) {
 		set(in, []string{"records", "headers[]", "insert"}, "x")
 	case "records.extended.headers.enabled":
 		set(in, []string{"records", "topic.prefix"}, "shop")
+	case "records.cloudevents", "records.cloudevents.source", "records.cloudevents.type.field":
+		if value == "none" {
+			return
+		}
+		if key != "records.cloudevents" {
+			set(in, []string{"records", "cloudevents"}, "binary")
+		}
+		if key != "records.cloudevents.source" {
+			set(in, []string{"records", "cloudevents.source"}, "/shop")
+		}
 	case "records.claim_check.over":
 		set(in, []string{"records", "claim_check"}, doc{"store": "file", "path": "/x"})
 	case "kafka.tls.ca_file", "kafka.tls.cert_file", "kafka.tls.key_file", "http.tls.cert_file", "http.tls.key_file",

@@ -81,10 +81,14 @@ func (b *Bucket) put(ctx context.Context, key string, data []byte) error {
 	var answer struct{ Code, Message string }
 	_ = xml.Unmarshal(body, &answer) // a proxy's answer has neither
 	err = refused(resp.StatusCode, answer.Code, answer.Message)
-	switch resp.StatusCode {
-	case http.StatusUnauthorized, http.StatusForbidden:
-		err = fault.WithHint(err, "The credentials of walpost need s3:PutObject for the bucket.")
-	case http.StatusNotFound, http.StatusMovedPermanently:
+	switch {
+	case answer.Code == "AccessDenied":
+		err = fault.WithHint(err, "The credentials of walpost need s3:PutObject for the bucket, and the rights to its KMS key if it has one.")
+	case answer.Code == "RequestTimeTooSkewed":
+		err = fault.WithHint(err, "Correct the clock of walpost's machine.")
+	case answer.Code == "InvalidAccessKeyId", answer.Code == "SignatureDoesNotMatch", answer.Code == "ExpiredToken":
+		err = fault.WithHint(err, "Correct the credentials in walpost's environment.")
+	case resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusMovedPermanently, answer.Code == "AuthorizationHeaderMalformed":
 		err = fault.WithHint(err, "Create the bucket, or correct records.claim_check.bucket and endpoint. The endpoint must be the one of the bucket's region.")
 	}
 	return err

@@ -3,9 +3,11 @@ package registry
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -65,6 +67,9 @@ func (c *Client) Validate(subject string, text []byte) (path, why string, err er
 	if err != nil {
 		return "", "is no JSON: " + err.Error(), nil
 	}
+	if path, ok := unwieldy(value); ok {
+		return path, fmt.Sprintf("has at %s a number with an exponent beyond %d", quoted(path), maxExponent), nil
+	}
 	if path, why = unfit(l.schema.Validate(value)); why == "" {
 		return "", "", nil
 	}
@@ -82,6 +87,33 @@ func (c *Client) Validate(subject string, text []byte) (path, why string, err er
 		why = fmt.Sprintf("does not fit version %d of subject %q at %s: %s", l.version, subject, quoted(path), why)
 	}
 	return path, why, nil
+}
+
+// maxExponent is more than a double has. The validator computes with exact numbers, and panics on those with exponents beyond a million.
+const maxExponent = 400
+
+// unwieldy returns the JSON pointer to a number that cannot be checked.
+func unwieldy(v any) (path string, found bool) {
+	switch v := v.(type) {
+	case json.Number:
+		if at := strings.IndexAny(string(v), "eE"); at >= 0 {
+			n, err := strconv.Atoi(string(v[at+1:]))
+			return "", err != nil || n > maxExponent || n < -maxExponent
+		}
+	case []any:
+		for i, elem := range v {
+			if path, found := unwieldy(elem); found {
+				return "/" + strconv.Itoa(i) + path, true
+			}
+		}
+	case map[string]any:
+		for name, elem := range v {
+			if path, found := unwieldy(elem); found {
+				return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name) + path, true
+			}
+		}
+	}
+	return "", false
 }
 
 // quoted is a path for people.

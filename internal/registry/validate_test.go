@@ -177,3 +177,18 @@ func TestASchemaThatCannotBeUsedIsWaitedFor(t *testing.T) {
 		})
 	}
 }
+
+// The validator would panic: it computes with exact numbers.
+func TestANumberWithAHugeExponentDoesNotFit(t *testing.T) {
+	r := fake(t)
+	r.SeedSchema("orders-value", 1, 1, jsonSchema(`{"properties":{"a/b":{"items":{"minimum":1}}}}`))
+	c := client(t, Config{URLs: []string{r.URL()}})
+	for _, exponent := range []string{"e2000000", "E-2000000", "e99999999999999999999"} {
+		if path, why := validated(t, c, `{"a/b":[1,2`+exponent+`]}`); path != "/a~1b/1" || !strings.Contains(why, "exponent") {
+			t.Errorf("at %q: %s", path, why)
+		}
+	}
+	if _, why := validated(t, c, `{"a/b":[1e3,2.5E+300]}`); why != "" {
+		t.Error(why)
+	}
+}

@@ -304,7 +304,11 @@ func (w *writer) prove(offset int64) error {
 
 // batchSize is what a record adds to a batch, or what a batch with this record alone has, at most.
 func batchSize(rec *cdc.Record) int {
-	return rec.Size() + 96 + 10*len(rec.Headers)
+	n := rec.Size() + 96 + 10*len(rec.Headers)
+	if rec.Claim != nil { // its payload goes elsewhere
+		n -= rec.Claim.Size
+	}
+	return n
 }
 
 func (w *writer) record(rec *cdc.Record) kgo.Record {

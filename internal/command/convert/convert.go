@@ -295,10 +295,11 @@ func writeDelivery(w *writer) {
 		w.add(Differs, tolerance, false, "Connect drops a record that it cannot convert; walpost writes each event that can never be delivered to the topic walpost.dead_letter")
 	}
 	required, enabled := w.is(once, "required"), w.is(workerOnce, "enabled")
-	for option, on := range map[string]bool{once: required, workerOnce: enabled} {
-		if on {
-			w.mapped(option, "delivery.guarantee", "exactly_once")
-		}
+	if required {
+		w.mapped(once, "delivery.guarantee", "exactly_once")
+	}
+	if enabled {
+		w.mapped(workerOnce, "delivery.guarantee", "exactly_once")
 	}
 	if required || enabled {
 		w.put("guarantee", "exactly_once", "as the worker does: for read_committed consumers")
