@@ -296,21 +296,6 @@ func TestACloudEventCostsTwoAllocations(t *testing.T) {
 		"binary": cloudEvents("binary"), "binary, avro": cloudEvents("binary", avroValues),
 		"structured": cloudEvents("structured"), "structured, json": cloudEvents("structured", jsonValues),
 	} {
-		cfg := DefaultConfig()
-		cfg.TopicPrefix = "shop"
-		change(&cfg)
-		r, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ev := insert(outbox, "59a42efd-b015-44a9-9dde-cb36d9002425", "order", "4711", "Placed", `{"a": 1, "b": "ä"}`)
-		var rec cdc.Record
-		if n := testing.AllocsPerRun(100, func() {
-			if _, err := r.Route(ev, &rec); err != nil {
-				t.Fatal(err)
-			}
-		}); n > 2 {
-			t.Errorf("%s: %v allocations", name, n)
-		}
+		costsTwoAllocations(t, name, change)
 	}
 }

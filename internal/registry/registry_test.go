@@ -84,16 +84,7 @@ func TestARegistryThatIsDownIsWaitedFor(t *testing.T) {
 	c := client(t, Config{URLs: []string{r.URL()}})
 	defer c.Deliver(t.Context())()
 	_, err := c.SchemaID("orders-value", text, "AVRO", true, false)
-	pending := fault.Awaits(err)
-	if pending == nil {
-		t.Fatal(err)
-	}
-	for pending.Stalled() == nil {
-		time.Sleep(time.Millisecond)
-	}
-	if pending.Ready() || !strings.Contains(pending.Stalled().Error(), `subject "orders-value": no leader`) {
-		t.Errorf("%v", pending.Stalled())
-	}
+	waitsForALeader(t, err)
 	close(down)
 	if id := answer(t, c, text, true, false); id != 1 {
 		t.Errorf("id %d", id)
@@ -235,5 +226,20 @@ func TestThePageShowsARefusal(t *testing.T) {
 	want := strings.TrimSuffix(strings.TrimPrefix(refused.Error(), "schema registry: "), ": refused")
 	if !strings.Contains(string(page), want) {
 		t.Errorf("docs/schema-evolution.md lacks %s", want)
+	}
+}
+
+// waitsForALeader wants an error that waits, because the registry answers that it has no leader.
+func waitsForALeader(t *testing.T, err error) {
+	t.Helper()
+	pending := fault.Awaits(err)
+	if pending == nil {
+		t.Fatal(err)
+	}
+	for pending.Stalled() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	if pending.Ready() || !strings.Contains(pending.Stalled().Error(), `subject "orders-value": no leader`) {
+		t.Errorf("%v", pending.Stalled())
 	}
 }

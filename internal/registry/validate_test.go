@@ -129,16 +129,7 @@ func TestTheLatestVersionIsAskedForEachMinute(t *testing.T) {
 		t.Errorf("%q, %v", why, err)
 	}
 	_, _, err := c.Validate("orders-value", []byte(`8`))
-	pending := fault.Awaits(err)
-	if pending == nil {
-		t.Fatal(err)
-	}
-	for pending.Stalled() == nil {
-		time.Sleep(time.Millisecond)
-	}
-	if pending.Ready() || !strings.Contains(pending.Stalled().Error(), `subject "orders-value": no leader`) {
-		t.Errorf("%v", pending.Stalled())
-	}
+	waitsForALeader(t, err)
 }
 
 func TestASchemaThatCannotBeUsedIsWaitedFor(t *testing.T) {

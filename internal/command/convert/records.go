@@ -230,7 +230,7 @@ func writeDelegate(w *writer, s converterOptions) {
 	class, ok := w.literal(s.prefix + key)
 	switch name := converterNames[class]; {
 	case !ok:
-	case name == "" || name == "simple" || name == "binary" || name == "avro" || name == "json_schema":
+	case name != "string" && name != "json" && name != "bytes":
 		w.bad(s.prefix+key, "%s: as a delegate, walpost supports StringConverter, JsonConverter and ByteArrayConverter", class)
 	default:
 		w.set(s.prefix+key, s.key(key), name, "")

@@ -87,15 +87,7 @@ func TestJSONSchemaAtRandom(t *testing.T) {
 	if *oracleJSONSchema == "" || *update {
 		t.Skip("no -oracle.jsonschema; testdata/jsonschema.txt holds what it said")
 	}
-	g := seed(t)
-	var questions []string
-	var ours [][]answer
-	for range *oracleN {
-		s := g.schema(1 + g.IntN(4))
-		v := g.value(s)
-		questions = append(questions, valueQuestion(s, v))
-		ours = append(ours, ourJSONSchemas(s, v))
-	}
+	questions, ours := atRandom(t, ourJSONSchemas)
 	wrong, failed := 0, 0
 	unknown := answerOf(nil, false, errNoDefault)
 	for i, java := range askJava(t, *oracle, *oracleJSONSchema, questions) {

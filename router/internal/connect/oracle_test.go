@@ -263,20 +263,25 @@ func seed(t *testing.T) generator {
 	return newGenerator(s)
 }
 
+// atRandom returns questions about values for an oracle, and our answers.
+func atRandom(t *testing.T, answers func(*Schema, any) []answer) (questions []string, ours [][]answer) {
+	t.Helper()
+	g := seed(t)
+	for range *oracleN {
+		s := g.schema(1 + g.IntN(4))
+		v := g.value(s)
+		questions = append(questions, valueQuestion(s, v))
+		ours = append(ours, answers(s, v))
+	}
+	return questions, ours
+}
+
 // TestConvertersAtRandom asks the real converters, where -oracle is given.
 func TestConvertersAtRandom(t *testing.T) {
 	if *oracle == "" {
 		t.Skip("no -oracle; testdata/converters.txt holds what it said")
 	}
-	g := seed(t)
-	var questions []string
-	var ours [][]answer
-	for range *oracleN {
-		s := g.schema(1 + g.IntN(4))
-		v := g.value(s)
-		questions = append(questions, valueQuestion(s, v))
-		ours = append(ours, ourValues(s, v))
-	}
+	questions, ours := atRandom(t, ourValues)
 	wrong := 0
 	for i, java := range ask(t, questions) {
 		if compare(t, questions[i], java, ours[i]) {
