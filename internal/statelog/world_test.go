@@ -304,13 +304,21 @@ func (b *logBench) await(done func() bool) {
 	}
 }
 
-// all waits until everything has ended. On a busy machine a first transaction can stay empty (see writer.prove), and is begun again.
+// all waits until everything has ended.
 func (b *logBench) all() {
 	b.Helper()
-	for b.settle(); errors.Is(b.Broken(), errNotCommitted); b.settle() {
+	b.until(func() bool { return len(b.ended) == len(b.values) })
+}
+
+// until is await for a writer that may be new. On a busy machine its first transaction can stay empty (see writer.prove), and is
+// begun again.
+func (b *logBench) until(done func() bool) {
+	b.Helper()
+	either := func() bool { return b.Broken() != nil || done() }
+	for b.await(either); errors.Is(b.Broken(), errNotCommitted); b.await(either) {
 		b.goOn()
 	}
-	b.await(func() bool { return len(b.ended) == len(b.values) })
+	b.await(done)
 }
 
 // settle waits until everything has ended, or the log is broken.

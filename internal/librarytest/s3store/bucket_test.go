@@ -39,7 +39,7 @@ func TestTheErrorsOfARelaysClientAreHelpful(t *testing.T) {
 	s := shared(t)
 	name := bucket(t, s.client(t, credentials.NewStaticV4, secret))
 	for wrong, c := range map[string]struct{ endpoint, bucket, secret, want, hint string }{
-		"the secret":   {s.Address(), name, "another", "403 Forbidden: SignatureDoesNotMatch", "s3:PutObject"},
+		"the secret":   {s.Address(), name, "another", "403 Forbidden: SignatureDoesNotMatch", "credentials"},
 		"the bucket":   {s.Address(), "nosuchbucket", secret, "404 Not Found: NoSuchBucket", "records.claim_check.bucket"},
 		"the endpoint": {"127.0.0.1:1", name, secret, "connection refused", ""},
 	} {
