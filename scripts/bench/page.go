@@ -74,7 +74,7 @@ func (s series) rounds() (rounds int, low, high float64) {
 
 func (s series) caption() string {
 	rounds, low, high := s.rounds()
-	return fmt.Sprintf("Medians of up to %d rounds, load average %.0f to %.0f.\n\n", rounds, low, high)
+	return fmt.Sprintf("Medians of up to %d rounds, at load averages from %.0f to %.0f.\n\n", rounds, low, high)
 }
 
 // number rounds to three digits, or to two below 100, and separates thousands.

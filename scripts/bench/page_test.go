@@ -43,12 +43,12 @@ func TestThePageHasTheMedians(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Before.\n<!-- written by go run ./scripts/bench: backlog -->\n\nMedians of up to 3 rounds, load average 1 to 3.\n",
+		"Before.\n<!-- written by go run ./scripts/bench: backlog -->\n\nMedians of up to 3 rounds, at load averages from 1 to 3.\n",
 		"|events/s|pg_recvlogical|walpost|\n|---|--:|--:|\n|rows|51,200|41,000|\n|2kB|–|998|\n",
 		"|2kB|–|3.1|\n",
 		"|rows|–|52|\n",
 		"<!-- end -->\nBetween.\n",
-		"Medians of up to 2 rounds, load average 1 to 2.\n",
+		"Medians of up to 2 rounds, at load averages from 1 to 2.\n",
 		"|100|walpost|0.85|9.6|14|3%|31 MB|\n\n<!-- end -->\nAfter.\n",
 	} {
 		if !strings.Contains(string(text), want) {

@@ -21,10 +21,10 @@ type scenario struct {
 
 // The promises of the table. Everywhere nothing is lost, invented or out of order, and a duplicate is the same record again.
 const (
-	afterCrash = "repeats a window, and what has no checkpoint yet"
+	afterCrash = "repeats a window, and events not yet checkpointed"
 	noRepeat   = "no duplicates"
-	halts      = "halts, recover closes the gap"
-	refuses    = "refuses it, delivers nothing"
+	halts      = "halts; recover closes the gap"
+	refuses    = "refuses to start"
 )
 
 var scenarios = slices.Concat(common, only)

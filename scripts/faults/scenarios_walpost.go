@@ -44,14 +44,14 @@ var only = []scenario{
 		r.pg.Exec(r, r.dsn, "CREATE PUBLICATION "+r.name+" FOR TABLE outbox WITH (publish = 'insert')")
 	})},
 	{"checkpoint_damaged", refuses, false, true, nil, checkpointDamaged},
-	{"snapshot", "publishes old rows, then the stream", false, true, nil, snapshot},
+	{"snapshot", "publishes old rows, then streams", false, true, nil, snapshot},
 	{"cleanup", "removes only delivered rows", false, true, nil, cleanup},
-	{"dead_letters", "a letter or a record for each row", true, true, nil, deadLetters},
+	{"dead_letters", "each row becomes a record or dead letter", true, true, nil, deadLetters},
 	{"parked_keys", "a parked key keeps its order", false, true, []string{parkedKey}, parkedKeys},
 	{"topic_recreated", "waits, then continues", false, true, nil, topicRecreated},
 	{"principal_rotates", "waits, then continues", false, true, nil, principalRotates},
-	{"dns_to_old_primary", "delivers nothing of the old primary", false, true, nil, dnsToOldPrimary},
-	{"partitions_added", "loses nothing; keys move", false, true, nil, partitionsAdded},
+	{"dns_to_old_primary", "delivers nothing from the old primary", false, true, nil, dnsToOldPrimary},
+	{"partitions_added", "loses nothing, but keys move", false, true, nil, partitionsAdded},
 	{"polling", "repeats at most a window", false, true, nil, polling},
 }
 
