@@ -18,7 +18,8 @@ import (
 //
 // Reads are coalesced. The walsender makes one send per row, and a reader that reads at once is woken row by row: that
 // costs more, on both sides, than everything else here. So while messages come densely, a read waits until some
-// milliseconds have passed since the one before and the socket has filled; while they come sparsely it does not wait.
+// milliseconds have passed since the one before and the socket has filled; while they come sparsely it does not wait. See tcpSocket for
+// what that has to do with the kernel.
 type wire struct {
 	conn net.Conn
 	base []byte // the usual buffer, of bufferSize
@@ -32,6 +33,7 @@ type wire struct {
 	coalesce  time.Duration // the most that gather may be; 0: never wait
 	heard     time.Time     // when something was received, or reading began again
 	deadlines deadlines
+	socket    *tcpSocket
 }
 
 const (
@@ -47,13 +49,15 @@ const (
 	densityOver = 5 * time.Millisecond
 	denseFrom   = 10
 	leastWait   = time.Millisecond
+	// drainFrom is what may be in the socket without being read at once. More comes as soon as there's room for it.
+	drainFrom = 8 << 10
 	// resumedAfter is how long nobody must have read for silence to be counted anew.
 	resumedAfter = time.Second
 )
 
 func newWire(conn net.Conn) *wire {
 	buf := make([]byte, bufferSize)
-	return &wire{conn: conn, base: buf, buf: buf, coalesce: coalesceFor, deadlines: deadlines{conn: conn}}
+	return &wire{conn: conn, base: buf, buf: buf, coalesce: coalesceFor, deadlines: deadlines{conn: conn}, socket: newTCPSocket(conn)}
 }
 
 // take returns the next message that is wholly read already; ok is false where there is none. The body is valid until the
@@ -99,7 +103,9 @@ func (w *wire) fill(ctx context.Context, now, deadline time.Time) error {
 		w.heard = now // nobody was reading
 	}
 	if pause := w.pause(now); pause > 0 {
+		w.socket.raise()
 		time.Sleep(pause)
+		w.socket.lower()
 		now = now.Add(pause)
 	}
 	// A deadline that is over would fail the read without a try.
@@ -137,7 +143,7 @@ func (w *wire) pause(now time.Time) time.Duration {
 		w.gather = gather(w.taken, over, w.coalesce)
 		w.taken, w.since = 0, now
 	}
-	if w.gather == 0 {
+	if w.gather == 0 || w.socket.waiting() >= drainFrom {
 		return 0
 	}
 	return w.gather - now.Sub(w.read)

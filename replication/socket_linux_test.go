@@ -1,0 +1,133 @@
+package replication
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tcpPair returns both ends of a connection.
+func tcpPair(t *testing.T) (ours, theirs net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if ours, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ours.Close() })
+	if theirs, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { theirs.Close() })
+	return ours, theirs
+}
+
+// readable reports whether the kernel says within some milliseconds that the socket can be read.
+func readable(t *testing.T, s *tcpSocket, millis int) (ready bool) {
+	t.Helper()
+	s.control(func(fd uintptr) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, millis)
+		if ready = n == 1; err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+	})
+	return ready
+}
+
+func TestASocketWakesNobodyWhileItIsRaised(t *testing.T) {
+	ours, theirs := tcpPair(t)
+	s := newTCPSocket(tls.Client(ours, &tls.Config{})) //nolint:gosec // no handshake takes place
+	s.raise()
+	sent := make([]byte, 300)
+	if _, err := theirs.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	if !waitUntil(func() bool { return s.waiting() == len(sent) }) {
+		t.Fatalf("%d bytes wait", s.waiting())
+	}
+	if readable(t, s, 0) {
+		t.Error("it can be read")
+	}
+	s.lower()
+	if !readable(t, s, 10_000) {
+		t.Error("it can't be read")
+	}
+
+	// A full buffer wakes a reader all the same: nothing more would come.
+	s.raise()
+	go func() { _, _ = theirs.Write(make([]byte, 8<<20)) }() // fails when the test ends
+	if !readable(t, s, 10_000) {
+		t.Error("a full buffer wakes nobody")
+	}
+	if n := s.waiting(); n > 4*smallBuffer {
+		t.Errorf("%d bytes wait", n)
+	}
+	if err := ours.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.CopyN(io.Discard, ours, 8<<20); err != nil {
+		t.Errorf("a raised socket can't be read: %v", err)
+	}
+}
+
+// The end of a connection wakes a reader, too.
+func TestARaisedSocketEnds(t *testing.T) {
+	ours, theirs := tcpPair(t)
+	s := newTCPSocket(ours)
+	s.raise()
+	theirs.Close()
+	if !readable(t, s, 10_000) {
+		t.Error("nobody hears of the end")
+	}
+	ours.Close()
+	s.raise() // and of a closed one nothing happens
+	if n := s.waiting(); n != 0 {
+		t.Errorf("%d bytes wait", n)
+	}
+}
+
+func TestOtherConnectionsHaveNoSocket(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	s := newTCPSocket(a)
+	s.raise()
+	s.lower()
+	if n := s.waiting(); n != 0 {
+		t.Errorf("%d bytes wait", n)
+	}
+}
+
+// What waits in the socket is read before the next pause, because the rest of it can't be sent earlier.
+func TestAWireDrainsItsSocket(t *testing.T) {
+	ours, theirs := tcpPair(t)
+	w := newWire(ours)
+	now := time.Now()
+	w.since, w.gather, w.read = now, coalesceFor, now
+	if w.pause(now) != coalesceFor {
+		t.Error("no pause for an empty socket")
+	}
+	if _, err := theirs.Write(make([]byte, drainFrom)); err != nil {
+		t.Fatal(err)
+	}
+	if !waitUntil(func() bool { return w.pause(now) == 0 }) {
+		t.Error("a pause although much waits")
+	}
+}
+
+func waitUntil(ok func() bool) bool {
+	for range 1000 {
+		if ok() {
+			return true
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return false
+}
