@@ -27,34 +27,34 @@ import (
 // A Config says what to relay, from where, to where. Start from DefaultConfig and set what differs; the zero value is
 // not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
 type Config struct {
-	// The key of the checkpoint, by default `<database>.<slot>`, or `<database>.<schema>.<table>` when
+	// The checkpoint's key, by default `<database>.<slot>`, or `<database>.<schema>.<table>` when
 	// polling. Relays that share a topic for checkpoints or parked events need different names; a hot
-	// standby has the same one. Before changing it, even by choosing another slot, release or drop
-	// parked keys.
+	// standby has the same name. Before it changes, even because you choose another slot, release or
+	// drop parked keys.
 	Name string `yaml:"name" pattern:"^[^/ \\t\\n]{0,200}$" want:"at most 200 characters without spaces or slashes" example:"shop.walpost"`
 
-	// What is read.
+	// What walpost reads.
 	Source SourceConfig `yaml:"source"`
-	// The options and defaults of Debezium's Outbox EventRouter.
+	// The options of Debezium's Outbox EventRouter, with its defaults.
 	Router router.Options `yaml:"router"`
-	// How column values become bytes, under Kafka Connect's and Debezium's names.
+	// How column values become bytes. The names are Kafka Connect's and Debezium's.
 	Records router.Records `yaml:"records"`
 	// The registry for `avro`, `json_schema` and `records.validate`. walpost waits while it's down.
 	SchemaRegistry registry.Config `yaml:"schema_registry"`
 	// The Kafka cluster.
 	Kafka sink.Config `yaml:"kafka"`
-	// Limits, and poison messages.
+	// Limits, and what happens to poison messages.
 	Delivery DeliveryConfig `yaml:"delivery"`
-	// Where the position is kept.
+	// Where walpost keeps its position.
 	Checkpoint statelog.StoreConfig `yaml:"checkpoint"`
 	// The slot's health, and the circuit breaker.
 	Monitor slot.Config `yaml:"monitor"`
 	// Removing [delivered rows](cleanup.md).
 	Cleanup cleanup.Config `yaml:"cleanup"`
 
-	// How long a stop waits for acknowledgements.
+	// How long walpost waits for acknowledgements when it stops.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace" min:"0s" max:"1h" example:"30s"`
-	// How long a halted relay stays visible before it exits with code 3. Meanwhile, or within
+	// How long a halted relay shows the reason before it exits with code 3. During this time, or
 	// `shutdown_grace` if that's longer, it delivers what it read before a bad event.
 	HaltLinger Linger `yaml:"halt_linger" words:"forever" min:"0s" example:"10m"`
 
@@ -99,16 +99,17 @@ type DeliveryConfig struct {
 	// With [`exactly_once`](guarantees.md#exactly-once), a `read_committed` consumer gets each event
 	// once.
 	Guarantee string `yaml:"guarantee" words:"at_least_once|exactly_once"`
-	// Bounds the memory, and what a crash can repeat.
+	// Limits memory use, and what a crash can repeat.
 	Window relay.Window `yaml:"window"`
 	// The [policy](repair.md#choose-a-policy) for an event that can't be routed, or that Kafka refuses
-	// even alone. `{default: dead_letter, unroutable: halt}` sets one for each reason.
+	// even on its own. `{default: dead_letter, unroutable: halt}` sets a policy for each reason.
 	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
-	// Created if missing, when a policy or `walpost skip` needs it.
+	// The dead letter topic. walpost creates it when a policy or `walpost skip` needs it.
 	DeadLetterTopic string `yaml:"dead_letter_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.dead_letter"`
-	// Created if missing, with a policy `park_key`. It must have one partition and hold nothing else.
+	// The topic of parked events, which walpost creates for the policy `park_key`. It must have one
+	// partition, and contain nothing else.
 	ParkingTopic string `yaml:"parking_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.parked"`
-	// Above it, walpost reads nothing more until enough is released or dropped.
+	// Above this limit, walpost stops reading until enough is released or dropped.
 	ParkLimit ParkLimit `yaml:"park_limit"`
 }
 

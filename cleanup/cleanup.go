@@ -50,9 +50,9 @@ const (
 type Config struct {
 	// What happens to rows that are in Kafka and older than `cleanup.keep`.
 	Mode Mode `yaml:"mode" words:"none|delete|drop_partitions|archive"`
-	// How old a delivered row must be, by `source.time_column`.
+	// How old a delivered row must be to be removed, by `source.time_column`.
 	Keep time.Duration `yaml:"keep" min:"0s" max:"175200h" example:"24h"`
-	// Where `archive` moves rows. By default the table's name with `_archive`.
+	// The table to which `archive` moves rows. By default, the outbox's name with `_archive`.
 	ArchiveTable string `yaml:"archive_table" example:"public.outbox_archive"`
 }
 

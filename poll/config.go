@@ -33,7 +33,7 @@ var strategies = []string{Cursor, Claim, Delete}
 
 // Config is the section source.poll of walpost.yaml. Start from DefaultConfig.
 type Config struct {
-	// How walpost finds rows and remembers what is delivered.
+	// How walpost finds rows and remembers what it has delivered.
 	Strategy string `yaml:"strategy" words:"cursor|claim|delete"`
 	// How often walpost polls while there are no new rows.
 	Interval time.Duration `yaml:"interval" min:"5ms" max:"1h" example:"1s"`

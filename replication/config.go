@@ -19,8 +19,8 @@ import (
 // A Config says which database, slot, publication and tables to read, and how: the section source of walpost.yaml. Start
 // from DefaultConfig.
 type Config struct {
-	// The database, as a libpq URI; several hosts for failover. walpost connects to a standby only with
-	// `target_session_attrs`. If `--dsn` or `WALPOST_DSN` names another user or has a password, the
+	// The database, as a libpq URI. For failover, list several hosts. walpost connects to a standby
+	// only with `target_session_attrs`. If `--dsn` or `WALPOST_DSN` has another user or a password, the
 	// file's password isn't used.
 	//
 	// It must not ask for another text format than the pinned one.
@@ -31,45 +31,45 @@ type Config struct {
 	Password conf.Secret `yaml:"password" example:"secret"`
 	// A file with the password.
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/pg"`
-	// A program and its arguments. It runs for every connection, and prints the password.
+	// A program and its arguments. walpost runs it for every connection, and it prints the password.
 	PasswordCommand []string `yaml:"password_command" example:"[/usr/local/bin/pg-token, --user, walpost]"`
-	// Log in with an Amazon RDS token, signed for every connection. See
+	// Log in with an Amazon RDS token, which walpost signs for every connection. See
 	// [cloud-postgres.md](cloud-postgres.md#amazon-rds).
 	RDSIAM bool `yaml:"rds_iam"`
 
-	// The outbox, as `schema.table`, in lower case unless in double quotes.
+	// The outbox, as `schema.table`. Names become lower case unless in double quotes.
 	Table string `yaml:"table" example:"public.outbox"`
 	// Several outboxes, instead of `source.table`.
 	Tables []string `yaml:"tables" example:"[public.outbox, sales.outbox]"`
-	// [Logical messages](write-events.md) as events.
+	// [Logical messages](write-events.md) that are events.
 	Messages logicalmsg.Config `yaml:"messages"`
 	// The replication slot. Each relay on a server needs its own.
 	Slot string `yaml:"slot" pattern:"^[a-z0-9_]{1,63}$" want:"1 to 63 of a-z, 0-9 and _" example:"shop_outbox"`
 	// The publication. Each relay on a database needs its own.
 	Publication string `yaml:"publication" example:"shop_outbox"`
-	// The operations of a created publication. With `update`, a row whose primary key changes is
-	// published again, as in Debezium.
+	// The operations in a publication that walpost creates. With `update`, a row whose primary key
+	// changes is published again, as in Debezium.
 	Publish []string `yaml:"publish" words:"insert|update" example:"[insert, update]"`
 	// Create the publication and the slot if they're missing.
 	Create bool `yaml:"create"`
 	// [Rows from before the first start](backfill.md#publish-the-existing-rows): `initial` publishes
-	// them, `after <bound>` leaves out those up to a bound that `walpost run` prints. Without either,
-	// walpost refuses a first start if there are rows. `never` gives up an unfinished snapshot, and
-	// lets `walpost setup --make-slot` leave the rows out.
+	// them, and `after <bound>` leaves out those up to a bound that `walpost run` prints. Without
+	// either, walpost refuses its first start if there are rows. `never` gives up an unfinished
+	// snapshot, and lets `walpost setup --make-slot` leave the rows out.
 	Snapshot string `yaml:"snapshot" words:"|never|initial" pattern:"^(never|initial|after [0-9]+/[0-9]+)?$" example:"after 7391234567890123456/4242"`
-	// A column whose values increase, such as an identity. It orders rows that are read from the
-	// table if the server keeps no commit times, and rows from one statement.
+	// A column with increasing values, such as an identity. It orders rows that one statement wrote
+	// and, if the server keeps no commit times, all rows that are read from the table.
 	OrderColumn string `yaml:"order_column" example:"id"`
-	// The column with a row's time, for the cleanup, and for `recover` if the server keeps no commit
-	// times.
+	// The column with the time of a row, for the cleanup, and for `recover` if the server keeps no
+	// commit times.
 	TimeColumn string `yaml:"time_column" example:"created_at"`
-	// Create a slot that survives a failover. Needs Postgres 17.
+	// Create a slot that survives a failover. This needs Postgres 17.
 	Failover bool `yaml:"failover"`
-	// Let keepalives advance an idle slot. `false` is for Postgres forks whose keepalives run ahead of
+	// Let keepalives advance an idle slot. Set `false` for Postgres forks whose keepalives run ahead of
 	// the data.
 	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
-	// How far behind in the WAL walpost reads [in bulk](performance.md#catching-up-in-bulk): a size,
-	// `never`, or `auto` (64MiB).
+	// How far walpost must be behind in the WAL to catch up [in
+	// bulk](performance.md#catching-up-in-bulk): a size, `never`, or `auto` (64MiB).
 	BulkCatchUp string `yaml:"bulk_catch_up" words:"auto|never" pattern:"^(auto|never|[1-9][0-9]*[KMG]iB)$" want:"auto, never or a size such as 64MiB" example:"auto"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.

@@ -12,8 +12,8 @@ import (
 
 // ClaimCheck says which values go to a store instead of Kafka, and to which one.
 type ClaimCheck struct {
-	// A larger value goes to the store, and a [claim](write-events.md#in-the-relay) into its record. `0`:
-	// none does.
+	// Larger values go to the store, and a [claim](write-events.md#in-the-relay) replaces them in the
+	// record. With `0`, none do.
 	Over size.Bytes `yaml:"over" min:"0" example:"500KiB"`
 	// A bucket or a folder.
 	Store string `yaml:"store" words:"|s3|file"`
@@ -24,7 +24,7 @@ type ClaimCheck struct {
 	Endpoint string `yaml:"endpoint" example:"https://s3.eu-central-1.amazonaws.com"`
 	// The bucket.
 	Bucket string `yaml:"bucket" pattern:"^([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])?$" want:"the name of a bucket" example:"payloads"`
-	// What the objects' names begin with.
+	// The prefix of the objects' names.
 	Prefix string `yaml:"prefix" pattern:"^([A-Za-z0-9_-][A-Za-z0-9._/-]*)?$" want:"letters, digits, '.', '_', '-' and '/'" example:"shop/"`
 }
 

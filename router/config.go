@@ -39,33 +39,33 @@ type Options struct {
 	EventKey string `yaml:"table.field.event.key" example:"customer_id"`
 	// The column with the record's value.
 	Payload string `yaml:"table.field.event.payload" pattern:"." want:"the name of a column" example:"body"`
-	// The column with the record's timestamp. By default the commit time.
+	// The column with the record's timestamp. The default is the commit time.
 	Timestamp string `yaml:"table.field.event.timestamp" example:"created_at"`
-	// The column with the version of the value's schema, for an envelope.
+	// The column with the schema version of an envelope.
 	SchemaVersion string `yaml:"table.field.event.schema.version" example:"version"`
-	// More columns of the record, as `column:placement:alias`, separated by commas. The placement is
-	// `header`, `envelope` or `partition`, with an optional alias, or walpost's own `headers`: each
-	// field of a JSON object becomes a header.
+	// More columns for the record, as `column:placement:alias`, separated by commas. The placement is
+	// `header`, `envelope` or `partition`, with an optional alias, or walpost's own `headers`, which
+	// turns each field of a JSON object into a header.
 	AdditionalPlacement string `yaml:"table.fields.additional.placement" example:"event_type:header:eventType,headers:headers"`
-	// What happens if an additional column is missing. A missing column of the placement `headers` is
+	// What happens if an additional column is missing. A missing column with the placement `headers` is
 	// never an error.
 	AdditionalMissing string `yaml:"table.field.additional.missing" words:"error|ignore" fold:"true"`
-	// The column that decides the topic. By default `aggregate_type` or `aggregatetype`, whichever the
-	// table has.
+	// The column that determines the topic. By default `aggregate_type` or `aggregatetype`, whichever
+	// the table has.
 	RouteBy string `yaml:"route.by.field" example:"aggregate_type"`
-	// A Java regular expression for the routing column.
+	// A Java regular expression for the routing column's value.
 	TopicRegex string `yaml:"route.topic.regex" example:"(?<routedByValue>.*)" verbatim:"true"`
-	// The topic for a match.
+	// The topic if the expression matches.
 	TopicReplacement string `yaml:"route.topic.replacement" example:"shop.${routedByValue}" verbatim:"true"`
-	// A Java regular expression that renames the topic afterwards, like Kafka Connect's RegexRouter.
+	// A Java regular expression for renaming that topic, as Kafka Connect's RegexRouter does.
 	RenameRegex string `yaml:"topic.rename.regex" example:"outbox\\.event\\.(order|customer)" verbatim:"true"`
-	// The topic for a match.
+	// The topic if the expression matches.
 	RenameReplacement string `yaml:"topic.rename.replacement" example:"shop.$1" verbatim:"true"`
-	// Write a record without a value for an empty payload.
+	// For an empty payload, write a record without a value.
 	Tombstone bool `yaml:"route.tombstone.on.empty.payload"`
-	// What happens on an operation other than an insert.
+	// What happens to operations other than inserts.
 	InvalidOperation string `yaml:"table.op.invalid.behavior" words:"warn|error|fatal" fold:"true"`
-	// Turn a payload that is the text of a JSON object or array into JSON, with a value converter that
+	// Parse a payload that is the text of a JSON object or array, so that a value converter for JSON
 	// writes JSON.
 	ExpandJSON bool `yaml:"table.expand.json.payload"`
 	// How an expanded payload represents a null.
@@ -74,8 +74,8 @@ type Options struct {
 	JSONEmptyArray string `yaml:"table.json.payload.empty.array.behavior" words:"ignore|optional_string" fold:"true"`
 	// How an expanded payload's field names are adjusted.
 	JSONFieldNames string `yaml:"field.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
-	// The column with the writer's trace context as the text of a Java `Properties`: its `traceparent` and
-	// `tracestate` become headers. In Debezium, the default is `tracingspancontext`.
+	// The column with the writer's trace context, as Java `Properties` text. Its `traceparent` and
+	// `tracestate` become headers. Debezium's default is `tracingspancontext`.
 	SpanContext string `yaml:"tracing.span.context.field" example:"tracingspancontext"`
 }
 
@@ -89,7 +89,7 @@ type Records struct {
 	// The headers' converter.
 	Header Converter `yaml:"header.converter" words:"simple|string|json"`
 	// Check each payload against the latest JSON schema of the subject `<topic>-value`. A payload that
-	// doesn't fit makes a bad event.
+	// doesn't match makes a bad event.
 	PayloadCheck string `yaml:"validate" words:"none|json_schema"`
 
 	// How times are represented.
@@ -110,15 +110,15 @@ type Records struct {
 	SchemaNames string `yaml:"schema.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
 	// How column names are adjusted.
 	FieldNames string `yaml:"field.name.adjustment.mode" words:"none|avro|avro_unicode" fold:"true"`
-	// Steps that change every record's headers, in this order: `{insert: name, value: text}` or `drop:
-	// [name]`. The header `id` can't be changed.
+	// Steps that change every record's headers, one after the other: `{insert: name, value: text}` or
+	// `drop: [name]`. The header `id` can't be changed.
 	Headers []HeaderStep `yaml:"headers" example:"[{insert: source, value: shop}]"`
-	// Large values, which go to a store instead of Kafka.
+	// Large values, stored outside Kafka.
 	ClaimCheck ClaimCheck `yaml:"claim_check"`
-	// Replaces a large value that an update did not send.
+	// Replaces a large value that Postgres doesn't send because an update left it unchanged.
 	UnavailableValue string `yaml:"unavailable.value.placeholder" example:"__debezium_unavailable_value"`
-	// Write CloudEvents 1.0: the attributes as headers (`binary`), or the attributes and the payload as one
-	// JSON document (`structured`).
+	// Write CloudEvents 1.0, with the attributes as headers (`binary`), or with attributes and payload
+	// in one JSON document (`structured`).
 	CloudEvents CloudEvents `yaml:"cloudevents" words:"none|binary|structured"`
 }
 

@@ -25,10 +25,10 @@ type DelegatingConverter struct {
 	Converter `suffix:""`
 	// With `binary`: the converter of values that aren't bytes.
 	Delegate Converter `suffix:".delegate.converter.type" words:"|string|json|bytes"`
-	// With a registry: register missing schemas. Otherwise walpost waits for them.
+	// With a registry: register missing schemas, instead of waiting for them.
 	AutoRegister bool `suffix:".auto.register.schemas"`
-	// Without `auto.register.schemas`: use the subject's latest version, which must encode the same, or for
-	// `json_schema` differ only in annotations.
+	// Without `auto.register.schemas`: use the subject's latest version, which must encode values
+	// identically or, for `json_schema`, differ only in annotations.
 	UseLatest bool `suffix:".use.latest.version"`
 	// With a registry: what a subject is named after.
 	Subjects string `suffix:".subject.name.strategy" words:"topic|record|topic_record"`

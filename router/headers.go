@@ -23,7 +23,7 @@ type HeaderStep struct {
 	Insert string `yaml:"insert" example:"source"`
 	// The text of the inserted header.
 	Value string `yaml:"value" example:"shop"`
-	// Insert it before the header `id`.
+	// Insert the header before `id`.
 	BeforeID bool `yaml:"before_id"`
 	// Headers to drop.
 	Drop []string `yaml:"drop" example:"[__debezium.context.runId]"`

@@ -54,11 +54,11 @@ type Config struct {
 
 // Topics says whether a missing topic is created, and how. -1, and 0, leave it to the broker's defaults.
 type Topics struct {
-	// Create missing topics. Otherwise walpost waits for them.
+	// Create missing topics, instead of waiting for them.
 	Create bool `yaml:"create"`
-	// The partition count of a created topic. -1: the broker decides.
+	// The partition count of created topics. With -1, the broker decides.
 	Partitions int `yaml:"partitions" min:"-1" max:"2147483647" example:"12"`
-	// The replication factor of a created topic. -1: the broker decides.
+	// The replication factor of created topics. With -1, the broker decides.
 	ReplicationFactor int `yaml:"replication_factor" min:"-1" max:"32767" example:"3"`
 }
 

@@ -21,8 +21,8 @@ type Config struct {
 	WALDiskSize size.Bytes `yaml:"wal_disk_size" words:"0" min:"64MiB" example:"100GiB" reload:"true"`
 	// What happens when the slot retains `monitor.retained_critical`, or when
 	// `monitor.breaker_forecast` trips the breaker. `stop_and_drop_slot` stops delivery and drops the
-	// slot, even a halted relay's, to save the database's disk. Run [`walpost recover`](backfill.md)
-	// afterwards.
+	// slot, even a halted relay's, before the database's disk is full. Run
+	// [`walpost recover`](backfill.md) afterwards.
 	Breaker string `yaml:"breaker" words:"none|alert|stop_and_drop_slot"`
 	// Trip the breaker when `monitor.wal_disk_size` will be used up within this time, unless the server
 	// would invalidate the slot first.

@@ -12,11 +12,11 @@ import (
 func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "checks each precondition, and prints how to meet it",
+		Short: "checks what run needs, and prints the fixes",
 		Long: `check examines everything that walpost run needs in Postgres and in Kafka. It prints one line for
 each precondition: ok, warn or FAIL, with the SQL, setting or command that repairs the problem. It
 changes nothing. If Postgres or Kafka is down, the report about the other one is still complete.
-check ends within about a minute, and exits with 1 if there's a FAIL.
+check finishes within about a minute, and exits with 1 if there's a FAIL.
 
 With --json, check prints one object with the worst verdict, the number of findings for each
 verdict, and the findings. Each finding has the fields side (postgres, kafka or registry), name,

@@ -19,7 +19,7 @@ import (
 )
 
 func deadCommand() *cobra.Command {
-	return groupCommand("dead", "lists, shows, retries and drops the events that could not be delivered",
+	return groupCommand("dead", "lists, shows, retries and drops events that couldn't be delivered",
 		deadListCommand(), deadShowCommand(), deadRetryCommand(), deadDropCommand())
 }
 
@@ -38,7 +38,7 @@ func deadConfig(cmd *cobra.Command) *deadTopics {
 		}
 		return c.ValidateKafka()
 	}, "dsn", "slot", "name", "brokers", "table", "topic-regex", "topic-replacement")
-	cmd.Flags().StringVar(&d.consumers, deadTopicFlag, "", "a consumer's dead letter `topic`, not the relay's")
+	cmd.Flags().StringVar(&d.consumers, deadTopicFlag, "", "read a consumer's dead letter `topic` instead of the relay's")
 	return d
 }
 
@@ -111,8 +111,8 @@ func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", usage)
 	flags.Lookup("table").Usage = "only events of this `table`; separate several tables with commas"
 	flags.StringVar(&f.Relay, "relay", "", "the relay's `name` (default the configured one)")
-	flags.StringVar(&f.Group, "group", "", "only of this consumer `group`")
-	flags.StringVar(&f.Topic, "topic", "", "only for this `topic`")
+	flags.StringVar(&f.Group, "group", "", "only this consumer `group`")
+	flags.StringVar(&f.Topic, "topic", "", "only events for this `topic`")
 	flags.StringVar(&f.key, "key", "", "only this `key`")
 	flags.StringVar(&f.since, "since", "", "only events committed since this `time`")
 	flags.StringVar(&f.until, "until", "", "only events committed before this `time`")
@@ -190,7 +190,7 @@ func deadListCommand() *cobra.Command {
 	var filter deadFilter
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "prints the events that could not be delivered, one line each",
+		Short: "prints the events that couldn't be delivered, one line each",
 		Long: `list reads the topics of dead letters and parked events, and prints one line for each event: the
 token, the state, the reason, the relay, the table, the event id, the key, the original topic, the
 number of attempts, the commit time and the error. Without --state, it prints the open events, which

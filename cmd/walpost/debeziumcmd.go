@@ -55,7 +55,7 @@ If the input can't be read or contradicts itself, convert writes nothing and exi
 	offer(cmd, "format", string(input.Auto), string(input.Connect), string(input.Server), string(input.Strimzi))
 	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector's table.include.list is missing or is a regular expression (may be repeated); with --dsn, convert finds the outbox itself")
 	dsn := flags.String("dsn", "", "the database, as a libpq `URI`: convert asks it which tables the connector captures")
-	fresh := flags.Bool("fresh", false, "the connector has never run")
+	fresh := flags.Bool("fresh", false, "for a connector that has never run")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch input.Format(*format) {
 		case input.Auto, input.Connect, input.Server, input.Strimzi:

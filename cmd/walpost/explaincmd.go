@@ -16,7 +16,7 @@ import (
 func explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
-		Short: "prints the record of a row, or the reason why there is none",
+		Short: "prints the record that a row produces, or why it produces none",
 		Long: `explain routes rows of the table as run would, and prints each row's record: topic, partition, key,
 headers, value and timestamp. If a row produces no record, explain prints the column, the option and
 what to do. It writes nothing to Postgres or Kafka. Unless you pass --partitions, explain asks Kafka

@@ -16,7 +16,7 @@ import (
 func healthCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "asks the running relay whether it is alive, for a container's health check",
+		Short: "checks that the running relay is alive, for a container's health check",
 		Long: `health asks the relay at http.listen for /livez. A relay that is halted, or that waits for Kafka or
 Postgres, is alive, because a restart wouldn't help. With --ready, health asks for /readyz instead,
 and prints what the relay is waiting for. With --standby-ok, a process that waits for another relay
@@ -33,7 +33,7 @@ Kafka. It exits with
 	}
 	unchecked := func(*walpost.Config) walpost.Problems { return nil } // whether run would start does not matter
 	load := configFlags(cmd, unchecked, "http")
-	ready := cmd.Flags().Bool("ready", false, "also ask whether events are delivered")
+	ready := cmd.Flags().Bool("ready", false, "also check that events are delivered")
 	standby := cmd.Flags().Bool("standby-ok", false, "with --ready: a hot standby counts as ready")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		path := "/livez"

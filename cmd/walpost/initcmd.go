@@ -36,7 +36,7 @@ setup --role creates the role.`,
 			flags.Var(&value{}, s.flag, s.usage)
 		}
 	}
-	role := flags.String("role", "", "walpost's role, by `name` (default the DSN's)")
+	role := flags.String("role", "", "the `name` of walpost's role (default the DSN's)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		known := true
 		cfg, err := loadConfig("", os.LookupEnv, overrides(flags, os.LookupEnv), func(c *fileConfig) {

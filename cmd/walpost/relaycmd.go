@@ -45,7 +45,7 @@ WALPOST_DSN.`,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate)
 	stdout := cmd.Flags().Bool("stdout", false, "write to standard output; needs --checkpoint-store file")
-	gap := cmd.Flags().String("accept-gap", "", "accept the gap whose `token` a refusal printed; its events are lost")
+	gap := cmd.Flags().String("accept-gap", "", "accept the gap with this `token`, which a refusal printed; its events are lost")
 	unordered := cmd.Flags().Bool("unordered", false, "publish a snapshot even if the order is unknown")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var reload reloader

@@ -18,7 +18,7 @@ import (
 func replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay",
-		Short: "publishes rows of the table once more",
+		Short: "publishes rows of the table again",
 		Long: `replay reads rows of the table, and publishes each row as run would, with the header walpost.origin:
 replay. A row must match every filter. Without a filter, replay needs --all. It publishes only rows
 that are still in the table.

@@ -15,7 +15,7 @@ import (
 func setupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setup",
-		Short: "prints the SQL for what is missing; --apply runs it",
+		Short: "prints the SQL that creates what is missing; --apply runs it",
 		Long: `setup prints the SQL for what is missing: the table, the role and its privileges, and the
 publication. If setup can't reach the database, it prints the SQL for everything. If it finds a
 problem that it can't repair, such as a table without the columns that walpost needs, it reports the
@@ -40,13 +40,13 @@ Otherwise the first walpost run creates the slot, together with its first checkp
 	}
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "snapshot")
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
-	role := cmd.Flags().String("role", "", "walpost's role, by `name` (default the DSN's)")
+	role := cmd.Flags().String("role", "", "the `name` of walpost's role (default the DSN's)")
 	slot := cmd.Flags().Bool("make-slot", false, "also create the slot")
 	partitioned := cmd.Flags().Bool("partitioned", false, "create a missing table with daily partitions")
-	form := cmd.Flags().String("migration", "", "only print the SQL of the tables, in this `form`: "+strings.Join(walpost.Migrations, ", "))
+	form := cmd.Flags().String("migration", "", "only print the SQL for the tables, in this `form`: "+strings.Join(walpost.Migrations, ", "))
 	inbox := cmd.Flags().Bool("inbox", false, "with --migration: the tables of a consumer")
 	schema := cmd.Flags().String("schema", "", "with --inbox: the `schema` of the tables (default by the search_path)")
-	from := cmd.Flags().Int("from", 0, "with --inbox: the `version` that the tables have")
+	from := cmd.Flags().Int("from", 0, "with --inbox: the current `version` of the tables")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *form != "" && *apply {
 			return usageError{errors.New("--migration only prints: leave out --apply")}

@@ -36,19 +36,19 @@ type Config struct {
 // TLS names PEM files, all of them optional. They are read again for every connection, so a renewed certificate needs no
 // restart.
 type TLS struct {
-	// The authorities to trust instead (PEM).
+	// The authorities to trust instead of the system's (PEM).
 	CAFile string `yaml:"ca_file" example:"/etc/walpost/ca.pem"`
 	// walpost's certificate (PEM).
 	CertFile string `yaml:"cert_file" example:"/etc/walpost/client.pem"`
 	// The certificate's key (PEM).
 	KeyFile string `yaml:"key_file" example:"/etc/walpost/client.key"`
-	// The name in the server's certificate, if not its host.
+	// The name in the server's certificate, if it isn't the host.
 	ServerName string `yaml:"server_name" example:"kafka.internal"`
 }
 
 // SASL is used when Mechanism is set. The files are read again for every authentication.
 type SASL struct {
-	// Without it, walpost does not log in.
+	// If it isn't set, walpost doesn't log in.
 	Mechanism string `yaml:"mechanism" words:"|PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER|AWS_MSK_IAM"`
 
 	// For PLAIN and SCRAM.
@@ -62,7 +62,8 @@ type SASL struct {
 	Token conf.Secret `yaml:"token" example:"secret"`
 	// A file with the token.
 	TokenFile string `yaml:"token_file" example:"/run/secrets/token"`
-	// For OAUTHBEARER: a program and its arguments. It runs at every login, and prints the token.
+	// For OAUTHBEARER: a program and its arguments. walpost runs it at every login, and it prints the
+	// token.
 	TokenCommand []string `yaml:"token_command" example:"[/usr/local/bin/kafka-token, --scope, walpost]"`
 	// For OAUTHBEARER: the URL where walpost gets and renews tokens (client credentials).
 	TokenEndpointURL string `yaml:"token_endpoint_url" example:"https://login.internal/oauth2/token"`

@@ -21,15 +21,15 @@ const (
 
 // A Config says which messages of pg_logical_emit_message(true, …) are events.
 type Config struct {
-	// Messages with this prefix are events, alongside rows or without any table.
+	// Messages with this prefix are events, in addition to rows or without any table.
 	Prefix string `yaml:"prefix" example:"outbox"`
-	// `row` routes a message like a row. `debezium` writes the record that Debezium writes for it, and
-	// needs `records.topic.prefix`.
+	// `row` routes a message like a row. `debezium` writes the same record as Debezium, and needs
+	// `records.topic.prefix`.
 	Format string `yaml:"format" words:"row|debezium"`
-	// With `format: debezium`: prefixes that are events, as Java regular expressions for whole
-	// prefixes, ignoring case. By default all.
+	// With `format: debezium`: the prefixes of events, by default all, as Java regular expressions that
+	// match a whole prefix, ignoring case.
 	Include []string `yaml:"include" example:"[\"audit.*\"]"`
-	// With `format: debezium`: prefixes that aren't events.
+	// With `format: debezium`: the prefixes of messages that aren't events.
 	Exclude []string `yaml:"exclude" example:"[heartbeat]"`
 }
 

@@ -10,11 +10,11 @@ import (
 
 // Config says how to reach a schema registry and how to log in.
 type Config struct {
-	// URLs of Confluent's API, tried in turn.
+	// URLs of a registry with Confluent's API, tried in turn.
 	URLs []string `yaml:"urls" example:"[https://registry.internal:8081]"`
-	// The login.
+	// The user name.
 	Username string `yaml:"username" example:"walpost"`
-	// Its password.
+	// The user's password.
 	Password conf.Secret `yaml:"password" example:"secret"`
 	// A file with the password.
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/registry"`

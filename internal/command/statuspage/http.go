@@ -38,16 +38,16 @@ type Relay interface {
 
 // Config is where a Server listens.
 type Config struct {
-	// Serves `/metrics`, `/livez`, `/readyz`, `/api/status`, `/api/history` and the status page `/`.
-	// `off`: no server.
+	// The address of `/metrics`, `/livez`, `/readyz`, `/api/status`, `/api/history` and the status page
+	// `/`. `off`: no server.
 	Listen string `yaml:"listen" example:"0.0.0.0:9640"`
-	// More names, besides IP addresses and `localhost`, under which browsers may request `/` and
-	// `/api/…`. Others get status 421.
+	// Host names, besides IP addresses and `localhost`, at which browsers may request `/` and `/api/…`.
+	// Requests to others get status 421.
 	Hosts []string `yaml:"hosts" example:"[walpost.internal]"`
 	// Serves HTTPS instead of HTTP.
 	TLS *TLS `yaml:"tls"`
-	// Every request needs this user (HTTP basic authentication). Without it, `/livez` and `/readyz`
-	// answer with the status code only.
+	// The user for HTTP basic authentication, which every request then needs. Without it, `/livez` and
+	// `/readyz` return only the status code.
 	Username string `yaml:"username" example:"walpost"`
 	// The user's password.
 	Password conf.Secret `yaml:"password" example:"secret"`
@@ -93,7 +93,7 @@ type Server struct {
 func New(cfg Config, b Build) *Server {
 	s := &Server{cfg: cfg, version: b.Version, metrics: newRegistry(b)}
 	s.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "walpost_config_last_reload_successful", Help: "Whether the newest reload of the configuration was accepted.",
+		Name: "walpost_config_last_reload_successful", Help: "Whether the last reload of the configuration was accepted.",
 	}, func() float64 { return flag(s.reloadError() == "") }))
 	return s
 }

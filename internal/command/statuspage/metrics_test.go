@@ -204,7 +204,7 @@ walpost_commit_to_ack_seconds_bucket{le="14400"} 7
 walpost_commit_to_ack_seconds_bucket{le="+Inf"} 7
 walpost_commit_to_ack_seconds_sum 0.02
 walpost_commit_to_ack_seconds_count 7
-# HELP walpost_events_skipped_total Events skipped by walpost skip.
+# HELP walpost_events_skipped_total Events skipped with walpost skip.
 # TYPE walpost_events_skipped_total counter
 walpost_events_skipped_total 3
 # HELP walpost_events_total Events acknowledged by the brokers.
@@ -232,7 +232,7 @@ walpost_slot_wal_status{database="shop",slot="walpost",status="extended"} 1
 walpost_slot_wal_status{database="shop",slot="walpost",status="lost"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="reserved"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="unreserved"} 0
-# HELP walpost_topics_abandoned_total Partitions that gave up their producer id after a response was lost. Events may be delivered twice.
+# HELP walpost_topics_abandoned_total How often a partition's producer id was given up because a response was lost. Events may be delivered twice.
 # TYPE walpost_topics_abandoned_total counter
 walpost_topics_abandoned_total 2
 # HELP walpost_window_full_seconds_total How long the window was full.
@@ -271,13 +271,13 @@ walpost_clock_skew_seconds -1.5
 # HELP walpost_slot_exists Whether the slot exists, even if lost.
 # TYPE walpost_slot_exists gauge
 walpost_slot_exists{database="shop",slot="walpost"} 1
-# HELP walpost_slot_inactive_seconds Time since any process last read the slot; before Postgres 17, no longer than walpost's uptime.
+# HELP walpost_slot_inactive_seconds Time since any process last read the slot; before Postgres 17, at most walpost's uptime.
 # TYPE walpost_slot_inactive_seconds gauge
 walpost_slot_inactive_seconds{database="shop",slot="walpost"} 90
-# HELP walpost_slot_invalidated 1 with the reason for an invalidated slot; absent for a usable one.
+# HELP walpost_slot_invalidated 1, with the reason, if the slot is invalidated; absent otherwise.
 # TYPE walpost_slot_invalidated gauge
 walpost_slot_invalidated{database="shop",reason="wal_removed",slot="walpost"} 1
-# HELP walpost_slot_restart_blocker_info 1 for what retains confirmed WAL. kind is transaction, prepared or slot.
+# HELP walpost_slot_restart_blocker_info Always 1; the labels show what retains confirmed WAL. kind is transaction, prepared or slot.
 # TYPE walpost_slot_restart_blocker_info gauge
 walpost_slot_restart_blocker_info{blocker_database="crm",database="shop",kind="prepared",pid="",slot="walpost",state="prepared"} 1
 `

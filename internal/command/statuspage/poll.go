@@ -58,9 +58,9 @@ func PollOf(s *poll.Status, now time.Time) *Poll {
 var (
 	ofTable = []string{"table"}
 
-	pollPending = desc("walpost_poll_pending_rows", "Undelivered rows, of which at most 10000 are counted.", ofTable...)
-	pollOldest  = desc("walpost_poll_oldest_pending_seconds", "Age of the oldest undelivered row, 0 if none; absent if no column has a row's time (source.time_column).", ofTable...)
-	pollBlocker = desc("walpost_poll_blocker_age_seconds", "Age of the transaction that delays rows, 0 if none does; absent if the role lacks pg_monitor.", ofTable...)
+	pollPending = desc("walpost_poll_pending_rows", "Undelivered rows, counted up to 10000.", ofTable...)
+	pollOldest  = desc("walpost_poll_oldest_pending_seconds", "Age of the oldest undelivered row, 0 if none; absent if no column has the time (source.time_column).", ofTable...)
+	pollBlocker = desc("walpost_poll_blocker_age_seconds", "Age of the transaction that delays rows, 0 if none; absent if the role lacks pg_monitor.", ofTable...)
 	pollClaimed = desc("walpost_poll_claimed_rows", "Claimed rows among the oldest 10000. Only with claim and delete.", ofTable...)
 	pollWaiting = desc("walpost_poll_waiting_rows", "Refused rows that wait for their next attempt. Only with claim and delete.", ofTable...)
 	pollWorkers = desc("walpost_poll_workers", "Workers that share the table. Only with claim and delete.", ofTable...)
