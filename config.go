@@ -29,8 +29,8 @@ import (
 type Config struct {
 	// The checkpoint's key, by default `<database>.<slot>`, or `<database>.<schema>.<table>` when
 	// polling. Relays that share a topic for checkpoints or parked events need different names; a hot
-	// standby has the same name. Before it changes, even because you choose another slot, release or
-	// drop parked keys.
+	// standby has the same name. Before changing it, even by choosing another slot, release or drop
+	// parked keys.
 	Name string `yaml:"name" pattern:"^[^/ \\t\\n]{0,200}$" want:"at most 200 characters without spaces or slashes" example:"shop.walpost"`
 
 	// What walpost reads.
@@ -49,10 +49,10 @@ type Config struct {
 	Checkpoint statelog.StoreConfig `yaml:"checkpoint"`
 	// The slot's health, and the circuit breaker.
 	Monitor slot.Config `yaml:"monitor"`
-	// Removing [delivered rows](cleanup.md).
+	// Removal of [delivered rows](cleanup.md).
 	Cleanup cleanup.Config `yaml:"cleanup"`
 
-	// How long walpost waits for acknowledgements when it stops.
+	// How long walpost waits for acknowledgements when stopping.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace" min:"0s" max:"1h" example:"30s"`
 	// How long a halted relay shows the reason before it exits with code 3. During this time, or
 	// `shutdown_grace` if that's longer, it delivers what it read before a bad event.
@@ -104,12 +104,12 @@ type DeliveryConfig struct {
 	// The [policy](repair.md#choose-a-policy) for an event that can't be routed, or that Kafka refuses
 	// even on its own. `{default: dead_letter, unroutable: halt}` sets a policy for each reason.
 	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
-	// The dead letter topic. walpost creates it when a policy or `walpost skip` needs it.
+	// The dead letter topic, created when a policy or `walpost skip` needs it.
 	DeadLetterTopic string `yaml:"dead_letter_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.dead_letter"`
-	// The topic of parked events, which walpost creates for the policy `park_key`. It must have one
-	// partition, and contain nothing else.
+	// The topic of parked events, created for `park_key`. It must have one partition and contain
+	// nothing else.
 	ParkingTopic string `yaml:"parking_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.parked"`
-	// Above this limit, walpost stops reading until enough is released or dropped.
+	// Above this limit, walpost stops reading until you release or drop enough.
 	ParkLimit ParkLimit `yaml:"park_limit"`
 }
 

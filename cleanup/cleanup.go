@@ -52,7 +52,7 @@ type Config struct {
 	Mode Mode `yaml:"mode" words:"none|delete|drop_partitions|archive"`
 	// How old a delivered row must be to be removed, by `source.time_column`.
 	Keep time.Duration `yaml:"keep" min:"0s" max:"175200h" example:"24h"`
-	// The table to which `archive` moves rows. By default, the outbox's name with `_archive`.
+	// Where `archive` moves rows. By default, the outbox's name with `_archive`.
 	ArchiveTable string `yaml:"archive_table" example:"public.outbox_archive"`
 }
 

@@ -31,13 +31,13 @@ type Config struct {
 	Password conf.Secret `yaml:"password" example:"secret"`
 	// A file with the password.
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/pg"`
-	// A program and its arguments. walpost runs it for every connection, and it prints the password.
+	// A program that prints the password, with its arguments. It runs for every connection.
 	PasswordCommand []string `yaml:"password_command" example:"[/usr/local/bin/pg-token, --user, walpost]"`
-	// Log in with an Amazon RDS token, which walpost signs for every connection. See
+	// Log in with an Amazon RDS token, signed for every connection. See
 	// [cloud-postgres.md](cloud-postgres.md#amazon-rds).
 	RDSIAM bool `yaml:"rds_iam"`
 
-	// The outbox, as `schema.table`. Names become lower case unless in double quotes.
+	// The outbox, as `schema.table`. Names are lowercased unless in double quotes.
 	Table string `yaml:"table" example:"public.outbox"`
 	// Several outboxes, instead of `source.table`.
 	Tables []string `yaml:"tables" example:"[public.outbox, sales.outbox]"`
@@ -47,8 +47,8 @@ type Config struct {
 	Slot string `yaml:"slot" pattern:"^[a-z0-9_]{1,63}$" want:"1 to 63 of a-z, 0-9 and _" example:"shop_outbox"`
 	// The publication. Each relay on a database needs its own.
 	Publication string `yaml:"publication" example:"shop_outbox"`
-	// The operations in a publication that walpost creates. With `update`, a row whose primary key
-	// changes is published again, as in Debezium.
+	// The operations in a created publication. With `update`, a row is published again when its primary
+	// key changes, as in Debezium.
 	Publish []string `yaml:"publish" words:"insert|update" example:"[insert, update]"`
 	// Create the publication and the slot if they're missing.
 	Create bool `yaml:"create"`
@@ -60,16 +60,16 @@ type Config struct {
 	// A column with increasing values, such as an identity. It orders rows that one statement wrote
 	// and, if the server keeps no commit times, all rows that are read from the table.
 	OrderColumn string `yaml:"order_column" example:"id"`
-	// The column with the time of a row, for the cleanup, and for `recover` if the server keeps no
-	// commit times.
+	// The column with each row's time, for the cleanup, and for `recover` if the server keeps no commit
+	// times.
 	TimeColumn string `yaml:"time_column" example:"created_at"`
-	// Create a slot that survives a failover. This needs Postgres 17.
+	// Create a slot that survives a failover. Needs Postgres 17.
 	Failover bool `yaml:"failover"`
 	// Let keepalives advance an idle slot. Set `false` for Postgres forks whose keepalives run ahead of
 	// the data.
 	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
-	// How far walpost must be behind in the WAL to catch up [in
-	// bulk](performance.md#catching-up-in-bulk): a size, `never`, or `auto` (64MiB).
+	// How far behind walpost must be to catch up [in bulk](performance.md#catching-up-in-bulk): a size,
+	// `never`, or `auto` (64MiB).
 	BulkCatchUp string `yaml:"bulk_catch_up" words:"auto|never" pattern:"^(auto|never|[1-9][0-9]*[KMG]iB)$" want:"auto, never or a size such as 64MiB" example:"auto"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.

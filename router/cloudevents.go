@@ -18,7 +18,7 @@ import (
 // writes them.
 type CloudEvents struct {
 	Mode string `suffix:""` // none | binary | structured
-	// The attribute `source`, a URI reference. Together with the event id, it identifies an event.
+	// The attribute `source`, a URI reference, which identifies an event together with its id.
 	Source string `suffix:".source" example:"/shop/orders"`
 	// The column with the attribute `type`. By default `event_type` or `type`, whichever the table has.
 	TypeField string `suffix:".type.field" example:"event_type"`

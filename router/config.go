@@ -65,8 +65,8 @@ type Options struct {
 	Tombstone bool `yaml:"route.tombstone.on.empty.payload"`
 	// What happens to operations other than inserts.
 	InvalidOperation string `yaml:"table.op.invalid.behavior" words:"warn|error|fatal" fold:"true"`
-	// Parse a payload that is the text of a JSON object or array, so that a value converter for JSON
-	// writes JSON.
+	// Parse a payload that is the text of a JSON object or array, so that a JSON value converter writes
+	// it as JSON.
 	ExpandJSON bool `yaml:"table.expand.json.payload"`
 	// How an expanded payload represents a null.
 	JSONNull string `yaml:"table.json.payload.null.behavior" words:"ignore|optional_bytes" fold:"true"`
@@ -89,18 +89,18 @@ type Records struct {
 	// The headers' converter.
 	Header Converter `yaml:"header.converter" words:"simple|string|json"`
 	// Check each payload against the latest JSON schema of the subject `<topic>-value`. A payload that
-	// doesn't match makes a bad event.
+	// doesn't match is a bad event.
 	PayloadCheck string `yaml:"validate" words:"none|json_schema"`
 
-	// How times are represented.
+	// How dates and times are represented.
 	TimePrecision string `yaml:"time.precision.mode" words:"adaptive|adaptive_time_microseconds|connect|isostring|microseconds|nanoseconds" fold:"true"`
-	// How numerics are represented.
+	// How `numeric` is represented.
 	Decimal string `yaml:"decimal.handling.mode" words:"precise|double|string" fold:"true"`
-	// How bytea is represented.
+	// How `bytea` is represented.
 	Binary string `yaml:"binary.handling.mode" words:"bytes|base64|base64-url-safe|hex" fold:"true"`
-	// How intervals are represented.
+	// How `interval` is represented.
 	Interval string `yaml:"interval.handling.mode" words:"numeric|string" fold:"true"`
-	// How hstore is represented.
+	// How `hstore` is represented.
 	HStore string `yaml:"hstore.handling.mode" words:"json|map" fold:"true"`
 	// Add Debezium's four `__debezium.context.…` headers; requires `records.topic.prefix`.
 	ExtendedHeaders bool `yaml:"extended.headers.enabled"`
@@ -115,7 +115,7 @@ type Records struct {
 	Headers []HeaderStep `yaml:"headers" example:"[{insert: source, value: shop}]"`
 	// Large values, stored outside Kafka.
 	ClaimCheck ClaimCheck `yaml:"claim_check"`
-	// Replaces a large value that Postgres doesn't send because an update left it unchanged.
+	// Replaces a large value that an update didn't change, which Postgres doesn't send.
 	UnavailableValue string `yaml:"unavailable.value.placeholder" example:"__debezium_unavailable_value"`
 	// Write CloudEvents 1.0, with the attributes as headers (`binary`), or with attributes and payload
 	// in one JSON document (`structured`).

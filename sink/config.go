@@ -21,7 +21,8 @@ type Config struct {
 
 	// The records' compression.
 	Compression string `yaml:"compression" words:"|none|gzip|snappy|lz4|zstd"`
-	// How long a batch waits for more records. With `auto`, batches fill while requests are in flight.
+	// How long a batch waits for more records. With `0s` or `auto`, it waits only while requests are in
+	// flight.
 	Linger Linger `yaml:"linger" words:"auto" min:"0s" max:"10s" example:"5ms"`
 	// What to do about missing topics.
 	Topics Topics `yaml:"topics"`
@@ -56,9 +57,9 @@ type Config struct {
 type Topics struct {
 	// Create missing topics, instead of waiting for them.
 	Create bool `yaml:"create"`
-	// The partition count of created topics. With -1, the broker decides.
+	// Created topics' partition count. With -1, the broker decides.
 	Partitions int `yaml:"partitions" min:"-1" max:"2147483647" example:"12"`
-	// The replication factor of created topics. With -1, the broker decides.
+	// Created topics' replication factor. With -1, the broker decides.
 	ReplicationFactor int `yaml:"replication_factor" min:"-1" max:"32767" example:"3"`
 }
 

@@ -25,8 +25,7 @@ type fileConfig struct {
 	HTTP statuspage.Config `yaml:"http"`
 	// The log on standard error.
 	Log logConfig `yaml:"log"`
-	// Options that `walpost debezium convert` couldn't convert. walpost refuses to start until you
-	// delete them.
+	// Options that `walpost debezium convert` couldn't convert. Nothing starts until you delete them.
 	Unsupported []string `yaml:"unsupported" example:"[]"`
 
 	file     string           // "" if none was read

@@ -36,7 +36,7 @@ type Config struct {
 // TLS names PEM files, all of them optional. They are read again for every connection, so a renewed certificate needs no
 // restart.
 type TLS struct {
-	// The authorities to trust instead of the system's (PEM).
+	// Authorities to trust instead of the system's (PEM).
 	CAFile string `yaml:"ca_file" example:"/etc/walpost/ca.pem"`
 	// walpost's certificate (PEM).
 	CertFile string `yaml:"cert_file" example:"/etc/walpost/client.pem"`
@@ -62,8 +62,7 @@ type SASL struct {
 	Token conf.Secret `yaml:"token" example:"secret"`
 	// A file with the token.
 	TokenFile string `yaml:"token_file" example:"/run/secrets/token"`
-	// For OAUTHBEARER: a program and its arguments. walpost runs it at every login, and it prints the
-	// token.
+	// For OAUTHBEARER: a program that prints the token, with its arguments. It runs at every login.
 	TokenCommand []string `yaml:"token_command" example:"[/usr/local/bin/kafka-token, --scope, walpost]"`
 	// For OAUTHBEARER: the URL where walpost gets and renews tokens (client credentials).
 	TokenEndpointURL string `yaml:"token_endpoint_url" example:"https://login.internal/oauth2/token"`
@@ -78,7 +77,7 @@ type SASL struct {
 	// SASL extensions, for OAUTHBEARER.
 	Extensions map[string]string `yaml:"extensions" example:"{logicalCluster: lkc-1}"`
 
-	// For AWS_MSK_IAM. By default from the [environment](cloud-kafka.md#amazon-msk).
+	// For AWS_MSK_IAM. Default: from the [environment](cloud-kafka.md#amazon-msk).
 	AccessKey string `yaml:"access_key" example:"AKIA"`
 	// A file with the access key.
 	AccessKeyFile string `yaml:"access_key_file" example:"/run/secrets/aws-key"`
@@ -86,11 +85,11 @@ type SASL struct {
 	SecretKey conf.Secret `yaml:"secret_key" example:"secret"`
 	// A file with the secret key.
 	SecretKeyFile string `yaml:"secret_key_file" example:"/run/secrets/aws"`
-	// For AWS_MSK_IAM, if `access_key` is a temporary one.
+	// For AWS_MSK_IAM, if `access_key` is temporary.
 	SessionToken conf.Secret `yaml:"session_token" example:"secret"`
 	// A file with the session token.
 	SessionTokenFile string `yaml:"session_token_file" example:"/run/secrets/aws-session"`
-	// For AWS_MSK_IAM. By default from the broker's name or `AWS_REGION`.
+	// For AWS_MSK_IAM. Default: from the broker's name or `AWS_REGION`.
 	Region string `yaml:"region" example:"eu-central-1"`
 }
 

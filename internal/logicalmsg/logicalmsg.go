@@ -23,13 +23,13 @@ const (
 type Config struct {
 	// Messages with this prefix are events, in addition to rows or without any table.
 	Prefix string `yaml:"prefix" example:"outbox"`
-	// `row` routes a message like a row. `debezium` writes the same record as Debezium, and needs
+	// `row` routes a message like a row. `debezium` writes Debezium's record, and needs
 	// `records.topic.prefix`.
 	Format string `yaml:"format" words:"row|debezium"`
-	// With `format: debezium`: the prefixes of events, by default all, as Java regular expressions that
-	// match a whole prefix, ignoring case.
+	// With `format: debezium`: prefixes of messages that are events (default: all), as Java regular
+	// expressions for whole prefixes, ignoring case.
 	Include []string `yaml:"include" example:"[\"audit.*\"]"`
-	// With `format: debezium`: the prefixes of messages that aren't events.
+	// With `format: debezium`: prefixes of messages that aren't events.
 	Exclude []string `yaml:"exclude" example:"[heartbeat]"`
 }
 

@@ -10,7 +10,7 @@ import (
 
 // Config says how to reach a schema registry and how to log in.
 type Config struct {
-	// URLs of a registry with Confluent's API, tried in turn.
+	// Registry URLs (Confluent's API), tried in turn.
 	URLs []string `yaml:"urls" example:"[https://registry.internal:8081]"`
 	// The user name.
 	Username string `yaml:"username" example:"walpost"`

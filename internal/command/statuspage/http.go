@@ -46,8 +46,8 @@ type Config struct {
 	Hosts []string `yaml:"hosts" example:"[walpost.internal]"`
 	// Serves HTTPS instead of HTTP.
 	TLS *TLS `yaml:"tls"`
-	// The user for HTTP basic authentication, which every request then needs. Without it, `/livez` and
-	// `/readyz` return only the status code.
+	// The user for HTTP basic authentication. Without it, `/livez` and `/readyz` return only the status
+	// code; other requests are refused.
 	Username string `yaml:"username" example:"walpost"`
 	// The user's password.
 	Password conf.Secret `yaml:"password" example:"secret"`

@@ -148,7 +148,7 @@ var (
 	parkedKeys  = desc("walpost_parked_keys", "Parked keys; 0 until the process has held the slot.")
 	parkedNow   = desc("walpost_parked_events", "Parked events that wait to be released.")
 	parkedAge   = desc("walpost_parked_oldest_seconds", "Age of the oldest parked event, 0 if none.")
-	abandoned   = desc("walpost_topics_abandoned_total", "How often a partition's producer id was given up because a response was lost. Events may be delivered twice.")
+	abandoned   = desc("walpost_topics_abandoned_total", "How often a partition got a new producer id after a response was lost. Events may be delivered twice.")
 	skipped     = desc("walpost_events_skipped_total", "Events skipped with walpost skip.")
 	remarks     = desc("walpost_remarks_total", "What the router ignored, by kind.", "what")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as on /readyz.")

@@ -232,10 +232,10 @@ walpost_slot_wal_status{database="shop",slot="walpost",status="extended"} 1
 walpost_slot_wal_status{database="shop",slot="walpost",status="lost"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="reserved"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="unreserved"} 0
-# HELP walpost_topics_abandoned_total How often a partition's producer id was given up because a response was lost. Events may be delivered twice.
+# HELP walpost_topics_abandoned_total How often a partition got a new producer id after a response was lost. Events may be delivered twice.
 # TYPE walpost_topics_abandoned_total counter
 walpost_topics_abandoned_total 2
-# HELP walpost_window_full_seconds_total How long the window was full.
+# HELP walpost_window_full_seconds_total How long the window has been full.
 # TYPE walpost_window_full_seconds_total counter
 walpost_window_full_seconds_total 1.5
 `
