@@ -18,7 +18,7 @@ import (
 func recoverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "publishes rows that were missed when a slot was lost or a publication changed",
+		Short: "publishes rows missed after a lost slot or a changed publication",
 		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It
 shows the gap, and creates a new slot with a snapshot of the table if the old one is lost. It reads
 the topics to find the events of the gap that are already in Kafka, and publishes the missing rows

@@ -154,8 +154,8 @@ var (
 	ready       = desc("walpost_ready", "Whether the relay is ready, as on /readyz.")
 	stateIs     = desc("walpost_state", "1 for the relay's state, as on /readyz, 0 for the others.", "state")
 
-	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows that the cleanup deleted or archived.")
-	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions that the cleanup created in advance, or dropped.", "done")
+	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows deleted or archived.")
+	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions created in advance, or dropped.", "done")
 	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When the cleanup last succeeded; 0 if never.")
 
 	breakerIs = desc("walpost_breaker_state", "1 for the breaker's state, 0 for the others: armed, tripped (past monitor.retained_critical or monitor.breaker_forecast) or dropped (the slot is dropped).",
