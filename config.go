@@ -71,6 +71,9 @@ type Config struct {
 	SetupSlot        bool   `yaml:"-"`
 	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
 	Stdout io.Writer `yaml:"-"`
+	// Observer is told of each event that Run delivers to Kafka, or that cannot be delivered. nil
+	// costs nothing.
+	Observer Observer `yaml:"-"`
 	// Version names the program in the dead letters that it writes.
 	Version string `yaml:"-"`
 	// Logger is written to at edges only: started, connected, lost, recovered, stopped. By default it is slog.Default(). slog.New(slog.DiscardHandler)

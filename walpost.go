@@ -50,6 +50,13 @@ import (
 	"github.com/walpost/walpost/slot"
 )
 
+// An Observer is told how the delivery of each event ended: by a Delivery. A Header is a header of its record.
+type (
+	Observer = relay.Observer
+	Delivery = relay.Delivery
+	Header   = cdc.Header
+)
+
 // A Relay delivers one database's outbox to Kafka. Run is called once; Status by any goroutine, at any time.
 type Relay struct {
 	cfg      Config
@@ -255,6 +262,7 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 			ParkingTopic: r.cfg.Delivery.ParkingTopic, ParkLimit: r.cfg.Delivery.ParkLimit, Tables: tables,
 		},
 		SkipSnapshot: r.cfg.Source.Snapshot == "never",
+		Observer:     r.cfg.Observer,
 		Logger:       r.cfg.Logger,
 	}
 }
@@ -342,7 +350,7 @@ func progress(s relay.Status) cleanup.Progress {
 	return p
 }
 
-// openSink opens the sink. commits says that its user is a loop, which commits what it sends with exactly_once.
+// openSink opens the sink. commits says that its user is a loop, which commits what it sends with exactly_once, and has the observer.
 func (r *Relay) openSink(commits bool) (relay.Sink, *sink.Kafka, error) {
 	if r.cfg.Stdout != nil {
 		return sink.NewStdout(r.cfg.Stdout), nil, nil
@@ -351,6 +359,7 @@ func (r *Relay) openSink(commits bool) (relay.Sink, *sink.Kafka, error) {
 	if r.cfg.claims() {
 		cfg.Until = &r.sends
 	}
+	cfg.Observed = commits && r.cfg.Observer != nil
 	if commits && r.cfg.exactlyOnce() {
 		cfg.TransactionalID, cfg.Checkpoints = r.cfg.transactionalID(), r.cfg.Checkpoint.Topic
 	}

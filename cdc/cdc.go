@@ -297,13 +297,16 @@ type Ack struct {
 	// record for ever: Err is a *Refusal then, unless the record was taken back (ErrTakenBack) or the
 	// sink cannot write at all. The sink retries other errors, and gives no Ack for them.
 	Err error
-	// Record is what was refused or taken back. It is nil if Err is nil.
+	// Record is what was refused or taken back. If Err is nil, it is nil too, unless the sink was told that
+	// somebody observes deliveries. Then it is what was delivered.
 	Record *Record
 	// EventID shares memory with the record if Err is nil. Copy it to keep it.
 	EventID, Topic string
 	// Partition is the one that the record was delivered to, or that is closed behind a refused one.
 	// It is -1 if the record had none yet.
 	Partition int32
+	// Offset is that of the delivered Record, or -1 if the broker did not tell it. It is set beside Record.
+	Offset int64
 	// Latency is the time from Record.Committed to the acknowledgement by this machine's clock. It
 	// is never negative.
 	Latency time.Duration

@@ -23,6 +23,7 @@ func (l *loop) setAside(ev *cdc.Event, err error, commit cdc.Position, row int) 
 	}
 	verdict, err := l.parker.event(ev, bad, commit, row)
 	if err == nil && verdict == parking.Deliver && bad != nil && !l.buryRow(bad, ev) {
+		l.observe(&cdc.Ack{Ticket: cdc.Ticket{Commit: commit, Table: ev.Relation()}, Record: &l.rec, Err: bad, Partition: -1})
 		return verdict, l.recordHalt(bad)
 	}
 	return verdict, err

@@ -197,7 +197,7 @@ func (s *fakeSink) deliver(q chan parcel, passed chan struct{}) {
 		late := s.delay(limit)
 		s.wg.Go(func() {
 			if s.sleep(late) {
-				s.ack(m.rec.Topic, cdc.Ack{Ticket: m.ticket, EventID: m.rec.EventID, Topic: m.rec.Topic, Latency: time.Since(m.rec.Committed)})
+				s.ack(m.rec.Topic, cdc.Ack{Ticket: m.ticket, Record: &m.rec, EventID: m.rec.EventID, Topic: m.rec.Topic, Latency: time.Since(m.rec.Committed)})
 			}
 		})
 	}

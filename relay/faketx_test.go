@@ -249,7 +249,7 @@ func (s *fakeTx) commit(epoch int, late [2]time.Duration) {
 
 func (s *fakeTx) committed() {
 	for _, m := range s.held {
-		s.ack(m.rec.Topic, cdc.Ack{Ticket: m.ticket, EventID: m.rec.EventID, Topic: m.rec.Topic, Latency: time.Since(m.rec.Committed)})
+		s.ack(m.rec.Topic, cdc.Ack{Ticket: m.ticket, Record: &m.rec, EventID: m.rec.EventID, Topic: m.rec.Topic, Latency: time.Since(m.rec.Committed)})
 	}
 	s.held, s.ending, s.asked = nil, false, false
 	s.left, s.later, s.before = s.later, 0, cdc.Uncommitted{}

@@ -79,12 +79,13 @@ type held struct {
 
 // traffic is what is routed and sent.
 type traffic struct {
-	router Router
-	sink   Sink
-	keeper Keeper // nil for a source of positions
-	flight flight.Flight
-	rec    cdc.Record    // the router fills it again and again
-	awaits fault.Awaited // what the router needs for the event that was read last; nil for nothing
+	router  Router
+	sink    Sink
+	keeper  Keeper // nil for a source of positions
+	flight  flight.Flight
+	rec     cdc.Record    // the router fills it again and again
+	awaits  fault.Awaited // what the router needs for the event that was read last; nil for nothing
+	outcome Delivery      // the observer's, filled again and again
 }
 
 func newLoop(r *Relay) *loop {
@@ -300,6 +301,7 @@ func (l *loop) take() error {
 		a := &l.acks[i]
 		if a.Err == nil {
 			l.recent.Add(a.Topic, a.EventID, l.now)
+			l.observe(a)
 		}
 		switch {
 		case flight.Untracked(&a.Ticket):
@@ -317,8 +319,10 @@ func (l *loop) take() error {
 			case parked:
 			case l.buryRecord(refused, a):
 			case bad == nil && l.shutdown.bad == nil:
+				l.observe(a)
 				bad = l.recordHalt(refused)
 			default:
+				l.observe(a)
 				l.shutdown.anotherBad(l.recordHalt(refused))
 			}
 			l.checkpointer.commits.refused = l.checkpointer.commits.refused || bad != nil || l.shutdown.bad != nil

@@ -145,6 +145,7 @@ func (p *parker) collect() (bad *cdc.Ack, err error) {
 		a := &p.appended[i]
 		switch {
 		case a.Err == nil:
+			p.observe(&cdc.Ack{Ticket: a.Ticket, Record: a.Record, Topic: p.cfg.Poison.ParkingTopic, Offset: a.Offset, Latency: a.Latency})
 			if p.known && a.Offset >= p.wrote { // otherwise the backlog has it from a reading, or will
 				p.Backlog.Add(parking.Written(a.Record, a.Offset))
 				p.wrote = a.Offset + 1

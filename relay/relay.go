@@ -55,6 +55,10 @@ type Config struct {
 	// SkipSnapshot says that a person wants no snapshot, not even the rest of one that has begun.
 	SkipSnapshot bool
 
+	// Observer is told of each event that is delivered, or that cannot be. It may be nil. The sink's Acks must
+	// have their records.
+	Observer Observer
+
 	// Logger is written to at edges only. By default it is slog.Default().
 	Logger *slog.Logger
 }

@@ -38,6 +38,8 @@ type batch struct {
 	head  bool  // when it was sent, every batch before it was acknowledged
 	lost  bool  // it may be written, because an attempt had no answer that excludes that
 	err   error // of the last answer
+
+	offset int64 // of the first record, once the batch is written; -1 if the broker did not tell it
 }
 
 // bytes is the size of the batch without compression, at most.

@@ -47,6 +47,9 @@ type Config struct {
 	// Store gets the payloads of claims. It is needed if a record has a claim.
 	Store Store `yaml:"-"`
 
+	// Observed has each Ack contain the record that was delivered, and its offset.
+	Observed bool `yaml:"-"`
+
 	// Logger is written to at edges only. By default it is slog.Default().
 	Logger *slog.Logger `yaml:"-"`
 	// Hooks are given to every client that produces, such as those of the metrics plugin. They must bear several clients.

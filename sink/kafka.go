@@ -145,6 +145,8 @@ func (s *Kafka) end(sl *slot, n int32, err error, latency time.Duration) {
 	a := cdc.Ack{Ticket: sl.ticket, Err: err, EventID: sl.rec.EventID, Topic: sl.t.name, Partition: n, Latency: latency}
 	if err != nil {
 		a.EventID, a.Record = strings.Clone(sl.rec.EventID), sl.record()
+	} else if s.cfg.Observed {
+		a.Record, a.Offset = sl.give(), sl.offset
 	}
 	sl.t.pending--
 	if s.tx != nil && err != nil {

@@ -294,6 +294,7 @@ func (l *lane) await(req *request) {
 				if b := req.take(i, rt, rp.Partition); b != nil {
 					why := answer(rp)
 					s.plain = s.plain || s.refusesCodec(why, req.Version)
+					b.offset = rp.BaseOffset
 					if why == nil && len(s.hooks) > 0 {
 						written = append(written, &hooked{b.p.t.name, b.p.n, b.metrics})
 					}

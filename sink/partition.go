@@ -198,7 +198,7 @@ func (p *partition) answered(b *batch, err error, now time.Time) {
 		return
 	}
 	if errors.Is(err, kerr.DuplicateSequenceNumber) {
-		err = nil // an earlier attempt wrote it
+		err, b.offset = nil, -1 // an earlier attempt wrote it
 	}
 	b.out, b.err = false, err
 	p.out--
@@ -227,6 +227,11 @@ func (p *partition) answered(b *batch, err error, now time.Time) {
 }
 
 func (p *partition) delivered(b *batch, now time.Time) {
+	for i, sl := range b.slots {
+		if sl.offset = b.offset; b.offset >= 0 {
+			sl.offset += int64(i)
+		}
+	}
 	if tx := p.t.s.tx; tx != nil {
 		tx.wrote(b)
 	} else {

@@ -27,6 +27,7 @@ type slot struct {
 	bytes  int    // of a batch with this record alone, at most
 	tx     uint64 // number of the transaction; see transactions
 	own    bool   // the sink's own record of a checkpoint
+	offset int64  // of the record that is written, -1 if the broker did not tell it
 	next   *slot  // in the free list
 }
 
@@ -47,6 +48,13 @@ func (sl *slot) fill(rec *cdc.Record, ticket cdc.Ticket) {
 func (sl *slot) record() *cdc.Record {
 	rec := sl.rec
 	rec.Headers, rec.EventID = slices.Clone(rec.Headers), strings.Clone(rec.EventID)
+	return &rec
+}
+
+// give returns the record, which the slot loses.
+func (sl *slot) give() *cdc.Record {
+	rec := sl.rec
+	sl.rec.Headers = nil
 	return &rec
 }
 

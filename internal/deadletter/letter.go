@@ -195,6 +195,23 @@ func (m *Mark) Encode(topic string, key []byte, partition int32) *cdc.Record {
 	}
 }
 
+// Cause returns the reason of a letter that Encode made, and its error. The reason is "" for any other record.
+func Cause(rec *cdc.Record) (reason cdc.Reason, why string) {
+	last := len(rec.Headers) - 1
+	if last < 0 || rec.Headers[last].Key != hCount {
+		return "", ""
+	}
+	for _, h := range rec.Headers { // the last ones are walpost's own
+		switch h.Key {
+		case hReason:
+			reason = cdc.Reason(h.Value)
+		case hError:
+			why = string(h.Value)
+		}
+	}
+	return reason, why
+}
+
 // ErrForeign says that a record is neither a letter nor a mark.
 var ErrForeign = errors.New("the record is not a dead letter of walpost")
 
