@@ -71,7 +71,7 @@ type Config struct {
 	SetupSlot        bool   `yaml:"-"`
 	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
 	Stdout io.Writer `yaml:"-"`
-	// Observer is told of each event that Run delivers to Kafka, or that cannot be delivered. nil
+	// Observer is told of each event that Run delivers to Kafka, or that cannot be delivered. Package spans has one for OpenTelemetry. nil
 	// costs nothing.
 	Observer Observer `yaml:"-"`
 	// Version names the program in the dead letters that it writes.

@@ -10,7 +10,7 @@ import (
 )
 
 // testsAndDemo are packages that only tests, the demo and the command need.
-var testsAndDemo = regexp.MustCompile(`/kfake$|/srfake$|/embedded-postgres$|/lib/pq(/|$)|^testing$|/walpost/(cmd|deploy|examples|inbox/inboxtest|outbox/outboxtest|scripts|walposttest|internal/(doctest|e2e|keeper|ledger|librarytest|localpg|parity|shop|testenv))(/|$)`)
+var testsAndDemo = regexp.MustCompile(`/kfake$|/srfake$|/embedded-postgres$|/lib/pq(/|$)|^testing$|opentelemetry.io/otel/(sdk|exporters)|google.golang.org/grpc|/walpost/(cmd|deploy|examples|inbox/inboxtest|outbox/outboxtest|scripts|walposttest|internal/(doctest|e2e|keeper|ledger|librarytest|localpg|parity|shop|testenv))(/|$)`)
 
 func TestTheLibraryLinksNothingOfTestsAndTheDemo(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...").Output()

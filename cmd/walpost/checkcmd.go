@@ -19,8 +19,8 @@ changes nothing. If Postgres or Kafka is down, the report about the other one is
 check finishes within about a minute, and exits with 1 if there's a FAIL.
 
 With --json, check prints one object with the worst verdict, the number of findings for each
-verdict, and the findings. Each finding has the fields side (postgres, kafka or registry), name,
-verdict, why and fix.`,
+verdict, and the findings. Each finding has the fields side (postgres, kafka, registry,
+store or collector), name, verdict, why and fix.`,
 		Example: `  walpost check --config walpost.yaml
   walpost check --config walpost.yaml --json | jq -r '.findings[] | select(.verdict == "FAIL") | .fix'`,
 		Args: noArguments,
@@ -32,6 +32,9 @@ verdict, why and fix.`,
 			found, err := walpost.Check(ctx, cfg.Config)
 			if err != nil {
 				return err
+			}
+			if cfg.Tracing.On() {
+				found = append(found, cfg.Tracing.Reach(ctx))
 			}
 			report := show.CheckReportOf(found)
 			err = show.Print(cmd.OutOrStdout(), *asJSON, report, report.Text())

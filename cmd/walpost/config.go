@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/otlp"
 	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
@@ -25,6 +26,8 @@ type fileConfig struct {
 	HTTP statuspage.Config `yaml:"http"`
 	// The log on standard error.
 	Log logConfig `yaml:"log"`
+	// Traces of OpenTelemetry.
+	Tracing otlp.Config `yaml:"tracing"`
 	// Options that `walpost debezium convert` couldn't convert. Nothing starts until you delete them.
 	Unsupported []string `yaml:"unsupported" example:"[]"`
 
@@ -57,6 +60,7 @@ func (c *fileConfig) validate(check func(*walpost.Config) walpost.Problems) walp
 		found.Add(fmt.Sprintf("unsupported[%d]", i), conf.Usable, option, nil)
 	}
 	c.HTTP.Validate(&found)
+	c.Tracing.Validate(&found)
 	return found
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/command/statuspage"
 	"github.com/walpost/walpost/internal/service"
+	"github.com/walpost/walpost/spans"
 )
 
 func runCommand() *cobra.Command {
@@ -72,6 +73,14 @@ func runRelay(ctx context.Context, cfg fileConfig, log *slog.Logger, started fun
 	shown := statuspage.New(cfg.HTTP, statuspage.Build{Version: b.version, Commit: b.commit, GoVersion: b.goVersion})
 	cfg.Logger, cfg.Version = log, b.version
 	cfg.Kafka.Hooks = append(cfg.Kafka.Hooks, shown.Hook())
+	if cfg.Tracing.On() {
+		tracer, err := cfg.Tracing.Open(b.version, log)
+		if err != nil {
+			return err
+		}
+		defer tracer.Close()
+		cfg.Observer = spans.New(tracer)
+	}
 	r, err := walpost.New(cfg.Config)
 	if err != nil {
 		return err

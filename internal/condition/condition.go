@@ -30,10 +30,11 @@ type Side string
 
 // The sides.
 const (
-	Postgres Side = "postgres"
-	Kafka    Side = "kafka"
-	Registry Side = "registry"
-	Store    Side = "store"
+	Postgres  Side = "postgres"
+	Kafka     Side = "kafka"
+	Registry  Side = "registry"
+	Store     Side = "store"
+	Collector Side = "collector"
 )
 
 // A Need says how a start takes a Fail.
