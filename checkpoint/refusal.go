@@ -245,7 +245,7 @@ func (r *Refusal) found() string {
 		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", is, rec.Key(), was)
 	case TableReplaced:
 		was, is := rec.Polled, f.Polled
-		return fmt.Sprintf("table %s is another table (OID %d of database OID %d) than %s (OID %d of database OID %d), which %s was written for",
+		return fmt.Sprintf("table %s is a different table (OID %d of database OID %d) from %s (OID %d of database OID %d), which %s was written for",
 			is.Table, is.OID, is.Database, was.Table, was.OID, was.Database, key)
 	case OtherSystem:
 		return fmt.Sprintf("the server has the system identifier %s, but %s was written for %s, another server", f.SystemID, key, rec.SystemID)

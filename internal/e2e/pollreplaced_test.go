@@ -30,7 +30,7 @@ func TestAPolledTableThatIsReplaced(t *testing.T) {
 			first := s.insert(pg, "a", 1)
 			eventually(t, time.Minute, "the first event", func() bool { return w.ledger.Seen(first) == 1 })
 			pg.Exec(t, s.dsn, "BEGIN; ALTER TABLE outbox RENAME TO before; ALTER TABLE next RENAME TO outbox; COMMIT")
-			if code := r.wait(time.Minute); code != 3 || !strings.Contains(r.log.String(), "is another table") {
+			if code := r.wait(time.Minute); code != 3 || !strings.Contains(r.log.String(), "is a different table") {
 				t.Fatalf("code %d\n%s", code, r.log)
 			}
 			r = s.start()
