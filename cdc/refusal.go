@@ -32,8 +32,5 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // BadBecause is Reason, for callers that ask for behaviour.
 func (r *Refusal) BadBecause() Reason { return r.Reason }
 
-// ErrReopen says that nothing is wrong with a session, but that another one would read better.
-var ErrReopen = errors.New("a new session reads on")
-
 // ErrTakenBack is the error of a record that its sender took back before the sink delivered it.
 var ErrTakenBack = errors.New("the record was taken back before it was delivered")

@@ -25,7 +25,6 @@ type connector struct {
 	dead    Session  // lost, and not closed yet
 	arrived *attempt // has ended, and is not used yet
 	tries   int      // attempts since a session worked
-	settled bool     // the newest session gave way, with everything delivered and in the durable record
 }
 
 // drop takes a session that was lost. worked says that it did.

@@ -43,8 +43,7 @@ type Session interface {
 
 	// Next returns the next event, or an Idle with Pos 0 if nothing arrived for wait. The event is
 	// valid until the next call. Next sends nothing except answers to the server's keepalives, and
-	// not more often than the rules of the source allow. cdc.ErrReopen ends only the reading: the
-	// session holds the slot, and Confirm works.
+	// not more often than the rules of the source allow.
 	Next(ctx context.Context, wait time.Duration) (*cdc.Event, error)
 
 	// Confirm sends a status: everything before safe is acknowledged and checkpointed. The caller

@@ -276,10 +276,7 @@ type proc struct {
 	last     map[string]int     // the index of the newest record that it sent, by key
 }
 
-var (
-	errNet      = fault.Retry(errors.New("connection reset"))
-	errGivesWay = fault.Retry(cdc.ErrReopen)
-)
+var errNet = fault.Retry(errors.New("connection reset"))
 
 // fakeRouter makes a record of a row whose key does not begin with "-".
 // It holds the relay to its run id: one for the life of the checkpoint, and known before the first event.

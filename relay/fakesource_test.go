@@ -70,7 +70,6 @@ type fakeSession struct {
 	id    cdc.Identity
 	early bool // started before the slot's position: fine for one who notices before he reads
 	dead  error
-	gives error // of Next alone
 
 	snapshot bool // of the slot that it made
 
@@ -191,10 +190,6 @@ func (s *fakeSession) Next(ctx context.Context, wait time.Duration) (*cdc.Event,
 			w.mu.Unlock()
 			return nil, err
 		}
-		if s.gives != nil {
-			w.mu.Unlock()
-			return nil, s.gives
-		}
 		if s.early {
 			w.fail("reading from before the slot's position")
 		}
@@ -310,11 +305,7 @@ func (w *world) cut(err error) {
 }
 
 func (w *world) cutLocked(err error) {
-	switch {
-	case w.session != nil && errors.Is(err, cdc.ErrReopen):
-		w.session.gives = err
-		w.wake()
-	case w.session != nil:
+	if w.session != nil {
 		w.session.dead = err
 		w.session = nil
 		w.wake()

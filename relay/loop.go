@@ -373,27 +373,6 @@ func (l *loop) confirm() error {
 	return nil
 }
 
-// giveWay waits until another session has nothing to repeat, whichever process opens it. The slot is
-// still held meanwhile. If Kafka takes longer than a stop would wait, another process may repeat what
-// is in flight, as after a lost session.
-func (l *loop) giveWay(ctx context.Context) error {
-	c := l.checkpointer
-	l.now, l.connector.settled, c.commits.more = time.Now(), false, false
-	return l.settle(ctx, l.now.Add(l.cfg.ShutdownGrace), func() bool {
-		switch {
-		case l.sess == nil:
-			return true
-		case l.inFlight()+l.parker.busy() > 0 || c.writing() || l.now.Before(c.retry):
-			return false
-		case c.unsaved(l.now, l.phase):
-			c.save(l.now)
-			return false
-		}
-		l.connector.settled = true
-		return true
-	})
-}
-
 // lose ends the session because of err. It returns nil if another session can help.
 func (l *loop) lose(err error) error {
 	err = fmt.Errorf("session from %s: %w", l.start, err)
@@ -404,22 +383,12 @@ func (l *loop) lose(err error) error {
 		l.ended("refused", err)
 		return err
 	}
-	gaveWay := errors.Is(err, cdc.ErrReopen)
-	if !gaveWay || !l.connector.settled {
-		// The next session may be on another server, after a failover, and starts where the record is.
-		// So all that is acknowledged goes into the record before.
-		l.checkpointer.last, l.checkpointer.commits.more = time.Time{}, false
-		l.checkpointer.due(l.now, l.phase, false)
-	}
-	if gaveWay {
-		l.ended("reopened", nil)
-		l.log.Info("opening a new session", "why", err, "in_flight", l.inFlight())
-		l.to(loses, err.Error())
-		return nil
-	}
-	l.connector.settled = false
 	l.ended("lost", nil)
 	l.noteError(err, &l.lost)
+	// The next session may be on another server, after a failover, and starts where the record is.
+	// So all that is acknowledged goes into the record before.
+	l.checkpointer.last, l.checkpointer.commits.more = time.Time{}, false
+	l.checkpointer.due(l.now, l.phase, false)
 	l.lost.Fault(time.Now(), l.log).Warn("source lost", errFields(err, "in_flight", l.inFlight())...)
 	l.to(loses, "source lost: "+err.Error())
 	return nil

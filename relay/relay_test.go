@@ -346,41 +346,6 @@ func TestLostSessionLeavesTheSinkAlone(t *testing.T) {
 	})
 }
 
-// A source that asks for a new session is no lost source: nothing warns, and nothing is delivered twice. What was sent is delivered, and
-// with exactly_once committed, before the slot is free.
-func TestASessionThatGivesWayIsNotLost(t *testing.T) {
-	for _, tx := range []*txBroker{nil, {}} {
-		t.Run(map[bool]string{true: "at_least_once", false: "exactly_once"}[tx == nil], func(t *testing.T) { givesWay(t, tx) })
-	}
-}
-
-func givesWay(t *testing.T, tx *txBroker) {
-	story(t, func(t *testing.T, w *world) {
-		w.do(func() { w.tx, w.maxDelay = tx, 500*time.Millisecond })
-		r := w.start(Config{Window: Window{Events: 10}})
-		w.commit(keys(30)...)
-		for range 3 {
-			before := look(w, &w.session)
-			w.cut(errGivesWay)
-			w.want(t, 10*time.Second, "session again", func() bool { return w.session != nil && w.session != before })
-			time.Sleep(100 * time.Millisecond)
-		}
-		w.want(t, time.Minute, "all delivered", w.allDelivered)
-		r.stopped(t, 10*time.Second)
-		if st := r.relay.Status(); st.Sessions["lost"] != 0 || st.Sessions["reopened"] == 0 || len(st.Troubles) != 0 || st.Events != 30 {
-			t.Errorf("%+v", st)
-		}
-		r.wantLog(t, "source lost", 0)
-		r.wantLog(t, "starting over", 0)
-		for line := range strings.Lines(r.logs.String()) {
-			if strings.Contains(line, "opening a new session") && !strings.Contains(line, `"in_flight":0`) {
-				t.Error(line)
-			}
-		}
-		r.wantLog(t, "opening a new session", int(r.relay.Status().Sessions["reopened"]))
-	})
-}
-
 func TestSourceDownIsLoggedAtItsEdges(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		r := w.start(Config{})

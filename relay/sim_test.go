@@ -250,12 +250,9 @@ func (s *sim) trouble() {
 		k = 15 + s.rng.IntN(4)
 	}
 	switch k {
-	case 0:
+	case 0, 1:
 		s.tell("session lost")
 		s.cut(errNet)
-	case 1:
-		s.tell("session gives way")
-		s.cut(errGivesWay)
 	case 2:
 		d, back := s.upTo(4*time.Second), s.rng.IntN(300)
 		s.tell("server down for %s, the slot steps back", d)

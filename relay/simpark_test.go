@@ -176,7 +176,6 @@ var parkTroubles = []struct {
 	do   func(s *parkSim, r *run)
 }{
 	{"session lost", func(s *parkSim, _ *run) { s.cut(errNet) }},
-	{"session gives way", func(s *parkSim, _ *run) { s.cut(errGivesWay) }},
 	{"failover", func(s *parkSim, _ *run) { s.failOver(s.rng, false) }},
 	{"lossy failover", func(s *parkSim, _ *run) { // a process that goes on would write down what is gone
 		for _, r := range s.live {

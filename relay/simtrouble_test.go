@@ -17,7 +17,6 @@ type trouble struct {
 var troubles = []trouble{
 	{"nothing", true, false, func(*fleet, *host) {}},
 	{"session lost", true, true, func(f *fleet, _ *host) { f.cut(errNet) }},
-	{"session gives way", true, true, func(f *fleet, _ *host) { f.cut(errGivesWay) }},
 	{"flaky network", true, true, func(f *fleet, _ *host) {
 		f.do(func() { f.flaky = []float64{.3, .05, .005}[f.rng.IntN(3)] })
 		f.pass(f.upTo(5 * time.Second))

@@ -63,7 +63,7 @@ type Status struct {
 	Transactions uint64            `json:"transactions"` // read to their end
 	Skipped      uint64            `json:"skipped"`      // passed over because walpost skip asked
 	Remarks      map[string]uint64 `json:"remarks"`      // what the router passed over, by kind
-	Sessions     map[string]uint64 `json:"sessions"`     // how sessions ended: stopped, lost, reopened, refused, halted
+	Sessions     map[string]uint64 `json:"sessions"`     // how sessions ended: stopped, lost, refused, halted
 	Latency      latency.Histogram `json:"latency"`      // commit to acknowledgement
 
 	DeadLetters  map[cdc.Reason]uint64 `json:"-"` // sent to the dead letter topic, by reason

@@ -69,11 +69,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		if s.committer != nil {
 			again = "starting over at the checkpoint: what was not committed is read again"
 		}
-		level := slog.LevelWarn
-		if a.fenced && s.l.connector.settled { // nothing is read again
-			level = slog.LevelDebug
-		}
-		s.log.Log(ctx, level, again,
+		s.log.Warn(again,
 			"why", why, slog.String(a.start.Log()), "received", s.st.Received.String(), "in_flight", s.inFlight())
 		// What is in flight belongs to the history that was left. Waiting for it keeps the window's
 		// bound. Then it is forgotten.
@@ -107,11 +103,6 @@ func (s *streaming) run(ctx context.Context) error {
 		}
 		// Not ctx: a call that ctx cut short would leave a session that cannot confirm any more.
 		ev, err := s.sess.Next(s.reading, s.patience())
-		if errors.Is(err, cdc.ErrReopen) {
-			if lost := s.l.giveWay(ctx); lost != nil || ctx.Err() != nil || s.sess == nil {
-				return lost
-			}
-		}
 		if err != nil {
 			return s.l.lose(fmt.Errorf("read: %w", err))
 		}

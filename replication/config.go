@@ -68,9 +68,6 @@ type Config struct {
 	// Let keepalives advance an idle slot. Set `false` for Postgres forks whose keepalives run ahead of
 	// the data.
 	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
-	// How far behind walpost must be to catch up [in bulk](performance.md#catching-up-in-bulk): a size,
-	// `never`, or `auto` (64MiB).
-	BulkCatchUp string `yaml:"bulk_catch_up" words:"auto|never" pattern:"^(auto|never|[1-9][0-9]*[KMG]iB)$" want:"auto, never or a size such as 64MiB" example:"auto"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.
 	Outbox Outbox `yaml:"-"`
@@ -92,7 +89,7 @@ const defaultCreateTimeout = 10 * time.Minute
 // DefaultConfig has every default. The DSN and a table have none.
 func DefaultConfig() Config {
 	return Config{
-		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true, BulkCatchUp: "never",
+		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true,
 		CreateTimeout: defaultCreateTimeout, Messages: logicalmsg.Config{Format: logicalmsg.Row},
 	}
 }

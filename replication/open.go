@@ -29,13 +29,12 @@ type Source struct {
 	outside logicalmsg.Outside
 
 	patience *patience
-	catchUp  *catchUp
 }
 
 // NewSource makes a Source of a valid Config whose secrets are read. It does not connect.
 func NewSource(cfg Config) *Source {
 	cfg.CreateTimeout, cfg.Logger = cmp.Or(cfg.CreateTimeout, defaultCreateTimeout), cmp.Or(cfg.Logger, slog.Default())
-	return &Source{cfg: cfg, warned: map[string]bool{}, patience: newPatience(), catchUp: newCatchUp(&cfg)}
+	return &Source{cfg: cfg, warned: map[string]bool{}, patience: newPatience()}
 }
 
 // Config returns the configuration, which must not be changed.
@@ -120,8 +119,6 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, m making) (
 	identity.SlotFound.Created = made.created
 	cfg := s.session(identity, f, conn.Conn().RemoteAddr())
 	cfg.watch, cfg.patience = watcherOn(sql, s.cfg.Slot), s.patience
-	cfg.catchUp, cfg.noBulk = s.catchUp, spare(f)
-	cfg.beside = func(ctx context.Context) (*pgconn.PgConn, error) { return s.connectBeside(ctx, f) }
 	if made.snapshot == "" {
 		return newSession(conn, sql, cfg), nil
 	}
@@ -315,7 +312,6 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
 	found = identityOf(pg.System{ID: f.Server.SystemID, Timeline: f.Server.Timeline}, &s.cfg, f)
-	s.catchUp.head.Store(uint64(f.Server.LSN))
 	if unmet := s.cfg.unmetRunning(f); len(unmet) > 0 {
 		bad := unmet[0]
 		if bad.Need == condition.Losing && f.Slot != nil && f.Slot.Lost() == "" {

@@ -93,13 +93,13 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.LSN, e
 		"SELECT lsn FROM pg_copy_logical_replication_slot("+pgname.QuoteLiteral(s.cfg.Slot)+", "+pgname.QuoteLiteral(name)+", true)")
 	if err != nil {
 		pg.Close(conn)
-		switch state := pg.SQLState(err); {
-		case state == pg.StateLimitReached:
+		switch pg.SQLState(err) {
+		case pg.StateLimitReached:
 			return nil, 0, fault.Retry(fault.WithHint(err, "Raise max_replication_slots and restart Postgres, or drop a slot that nobody uses: "+
 				"a second slot is needed while an interrupted reading of the table begins again."))
-		case denied(err):
+		case pg.StateNoRight, stateNoFunction, stateNotSupported:
 			return nil, 0, fmt.Errorf("%w: %w", ErrNoReadAhead, err)
-		case state == pg.StateUndefinedObject, state == pg.StateNotInState: // opening anew judges what became of the slot
+		case pg.StateUndefinedObject, pg.StateNotInState: // opening anew judges what became of the slot
 			return nil, 0, fault.Retry(err)
 		}
 		return nil, 0, err

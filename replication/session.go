@@ -38,7 +38,6 @@ type Session struct {
 	conn *pgconn.PgConn // from Start on it sends statuses, and the wire does the rest
 	sql  prober
 	wire *wire // from Start on
-	bulk *bulk // what is read now instead of wire; nil for none
 
 	identity cdc.Identity
 	dec      *pgoutput.Decoder
@@ -50,7 +49,6 @@ type Session struct {
 	flush    cdc.LSN // newest safe position: reported as flush and apply; never goes back
 	idle     cdc.LSN // newest keepalive handed on
 	err      error   // what ended the session
-	reopen   error   // why another session would read better; nil for no reason
 
 	statusAt time.Time // when the newest status was sent
 	owed     bool      // an answer to a keepalive is due
@@ -91,11 +89,6 @@ type sessionConfig struct {
 	watch watcher
 	// patience is the Source's; nil for a session whose slot nobody else reads.
 	patience *patience
-	// catchUp says when to read in bulk, beside makes the connection for it, and noBulk is why it is impossible. A nil catchUp reads
-	// only the stream.
-	catchUp *catchUp
-	beside  func(ctx context.Context) (*pgconn.PgConn, error)
-	noBulk  string
 	// probe makes a fresh SQL connection, asks it something and closes it. The session's probe goroutine calls it.
 	probe func(ctx context.Context) error
 }
@@ -143,7 +136,6 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 		return errors.New("session was started before")
 	}
 	if err := s.start(ctx, at.LSN()); err != nil {
-		s.endBulk()
 		if s.err = err; s.wire != nil {
 			s.wire.deadlines.forget()
 		}
@@ -165,8 +157,7 @@ func (s *Session) start(ctx context.Context, at cdc.LSN) error {
 	s.wire = newWire(s.conn.Conn())
 	s.received = at
 	s.seed()
-	until := s.plan(at)
-	if err := s.takeSlot(ctx, until); err != nil {
+	if err := s.takeSlot(ctx, at); err != nil {
 		return err
 	}
 	s.statusAt = time.Now()
@@ -181,11 +172,7 @@ func (s *Session) start(ctx context.Context, at cdc.LSN) error {
 		s.seed()
 	}
 	s.idle = s.received
-	if s.began = max(at, s.confirmed()); s.began < until {
-		if err := s.openBulk(ctx, s.began, until); err != nil {
-			return err
-		}
-	}
+	s.began = max(at, s.confirmed())
 	s.detectShutdown()
 	return nil
 }
@@ -233,10 +220,7 @@ func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 	}
 	s.callCtx = ctx
 	ev, err := s.next(ctx, wait)
-	if err != nil && !interrupted(ctx, err) && !errors.Is(err, cdc.ErrReopen) {
-		if s.bulk != nil && s.reopen == nil {
-			err = s.bulk.fault(s.cfg.slot, err)
-		}
+	if err != nil && !interrupted(ctx, err) {
 		err = s.fail(err)
 	}
 	return ev, err
@@ -248,22 +232,12 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 		if ev := s.order.Next(); ev != nil {
 			return ev, nil
 		}
-		if err := s.due(); err != nil {
-			return nil, err
-		}
-		wire, message := s.wire, s.message
-		if s.bulk != nil {
-			wire, message = s.bulk.wire, s.bulkMessage
-			if err := s.bulk.ask(s.writeDeadline(ctx)); err != nil {
-				return nil, err
-			}
-		}
-		kind, body, ok, err := wire.take()
+		kind, body, ok, err := s.wire.take()
 		switch {
 		case err != nil:
 			return nil, err
 		case ok:
-			ev, err := message(kind, body)
+			ev, err := s.message(kind, body)
 			if err == nil {
 				ev = s.order.Take(ev)
 			}
@@ -291,7 +265,7 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 			}
 		}
 		s.dec.Release()
-		switch err := wire.fill(ctx, now, until); {
+		switch err := s.wire.fill(ctx, now, until); {
 		case err == nil:
 		case errors.Is(err, errQuiet):
 			if err := s.silence(); err != nil {
@@ -380,18 +354,10 @@ func (s *Session) Close(ctx context.Context) error {
 	}
 	defer s.wire.deadlines.forget()
 	defer s.wire.kill()
-	err := s.over()
-	apart := s.bulk != nil || s.reopen != nil // the stream is full of what nobody wants to read
-	s.endBulk()
+	alive := s.over() == nil && s.dec != nil
 	s.err = errClosed
-	switch {
-	case s.dec == nil, err != nil && !apart:
+	if !alive {
 		return nil
-	case apart: // a Terminate without CopyDone ends the server's wait for us, behind the newest status
-		if s.wire.write([]byte{'X', 0, 0, 0, 4}, s.writeDeadline(ctx)) != nil {
-			return nil // the connection is gone, or will be
-		}
-		return s.freed(ctx)
 	}
 	// CopyDone, then Terminate. The server acts on what comes before them first: the newest status counts.
 	if err := s.wire.write([]byte{'c', 0, 0, 0, 4, 'X', 0, 0, 0, 4}, s.writeDeadline(ctx)); err != nil {
@@ -425,11 +391,6 @@ func (s *Session) drain(ctx context.Context) error {
 			return nil // the server is gone, and the slot with it
 		}
 	}
-	return s.freed(ctx)
-}
-
-// freed waits until the server has freed the slot.
-func (s *Session) freed(ctx context.Context) error {
 	for looks := 1; s.cfg.recheck != nil; looks++ {
 		identity, err := s.cfg.recheck(ctx)
 		if err != nil || !identity.SlotFound.Active {

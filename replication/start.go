@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -143,22 +142,11 @@ func (s *Session) promise(ctx context.Context) error {
 // startCommand is START_REPLICATION for our slot. Streaming, binary and two_phase stay off: transactions arrive whole, as
 // text, in commit order.
 func (s *Session) startCommand(at cdc.LSN) string {
-	var options []string
-	for _, o := range s.options() {
-		options = append(options, o.name+" "+quoteText(o.value))
-	}
-	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (%s)", pgname.QuoteIdent(s.cfg.slot), at, strings.Join(options, ", "))
-}
-
-// An option is one of the output plugin.
-type option struct{ name, value string }
-
-func (s *Session) options() []option {
-	options := []option{{"proto_version", "1"}, {"publication_names", pgname.QuoteIdent(s.cfg.publication)}}
+	options := "proto_version '1', publication_names " + quoteText(pgname.QuoteIdent(s.cfg.publication))
 	if s.cfg.messages.Relations != nil {
-		options = append(options, option{"messages", "true"})
+		options += ", messages 'true'"
 	}
-	return options
+	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (%s)", pgname.QuoteIdent(s.cfg.slot), at, options)
 }
 
 // tryStart sends START_REPLICATION and waits for the answer. A refusal leaves the connection ready for another try.

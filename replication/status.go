@@ -38,7 +38,6 @@ func (s *Session) Confirm(ctx context.Context, upTo cdc.Position) error {
 	if known := max(s.received, s.identity.Server); safe > known {
 		return s.fail(fmt.Errorf("confirm %s of slot %s, but nothing after %s was received", safe, s.cfg.slot, known))
 	}
-	s.release(time.Now())
 	s.flush = max(s.flush, safe)
 	s.received = max(s.received, s.flush)
 	if err := s.sendStatus(ctx, time.Now()); err != nil {

@@ -62,13 +62,13 @@ const blockerQuery = `SELECT b.*, age(b.xid) AS xids FROM (
  SELECT 'prepared', p.transaction, 0, p.gid, p.database, p.owner, '', 'prepared', extract(epoch FROM clock_timestamp() - p.prepared)::float8, NULL
  FROM pg_prepared_xacts p) b ORDER BY xids DESC LIMIT 1`
 
-// olderSlotQuery finds the slot, logical or physical, that is furthest behind this slot. walpost's own copies end with the reading of this slot.
+// olderSlotQuery finds the slot, logical or physical, that is furthest behind this slot. walpost's own copy (replication.ReadAhead) ends with its reading.
 func olderSlotQuery(slot string) string {
 	return `SELECT 'slot' AS kind, o.slot_name AS name, coalesce(o.active_pid, 0) AS pid, o.database, CASE WHEN o.active THEN 'active' ELSE 'inactive' END AS state,
  extract(epoch FROM clock_timestamp() - (to_json(o)->>'inactive_since')::timestamptz)::float8 AS age,
  pg_wal_lsn_diff(s.restart_lsn, o.restart_lsn)::bigint AS behind
  FROM pg_replication_slots o JOIN pg_replication_slots s ON s.slot_name = ` + pgname.QuoteLiteral(slot) + `
- WHERE o.restart_lsn < s.restart_lsn AND NOT (o.temporary AND o.slot_name ~ '^walpost_(bulk|ahead)_') ORDER BY o.restart_lsn LIMIT 1`
+ WHERE o.restart_lsn < s.restart_lsn AND NOT (o.temporary AND o.slot_name ~ '^walpost_ahead_') ORDER BY o.restart_lsn LIMIT 1`
 }
 
 func (r *healthRow) health(slot string, sent, received time.Time) Health {

@@ -82,8 +82,8 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 func TestOlderSlotIsTheBlockerWhereItHoldsMore(t *testing.T) {
 	pg := testenv.Postgres(t, "17", testenv.Private())
 	w := newWorld(t, pg, outboxTable)
-	own := testenv.Conn(w.T, w.dsn) // of walpost while it reads in bulk, which is never the one
-	testenv.Run(w.T, own, "SELECT pg_create_physical_replication_slot('walpost_bulk_1', true, true)")
+	own := testenv.Conn(w.T, w.dsn) // of walpost while it reads ahead, which is never the one
+	testenv.Run(w.T, own, "SELECT pg_create_physical_replication_slot('walpost_ahead_1', true, true)")
 	w.exec("SELECT pg_create_physical_replication_slot('gone', true)", insertRow, w.made())
 	m := w.reader()
 	m.minAge = 0

@@ -72,8 +72,7 @@ type storm struct {
 	schemas  []string // of the outbox tables
 	snapshot string
 	window   int
-	seed     uint64
-	launched []*relay
+	launched int // processes
 	hosts    []*relay
 	arrivals *watch
 	loads    []*load
@@ -103,7 +102,7 @@ func newStorm(t *testing.T, seed uint64, guarantee string) *storm {
 	kafka := testenv.KafkaPrivate(t, 1, nil)
 	s := &storm{
 		setting: &setting{t: t, dsn: pg.Database(t), brokers: kafka.Brokers(), name: unique("relay")},
-		pg:      pg, kafka: kafka, rnd: rnd, seed: seed, exactly: guarantee == "exactly_once", schemas: []string{"public", "second"}, began: time.Now(),
+		pg:      pg, kafka: kafka, rnd: rnd, exactly: guarantee == "exactly_once", schemas: []string{"public", "second"}, began: time.Now(),
 		snapshot: []string{"initial", "never"}[(seed+1)%2], window: []int{100, 1000, 50_000}[rnd.IntN(3)],
 	}
 	s.prefix = s.name + "."
@@ -138,21 +137,19 @@ func (s *storm) reorder() {
 	tables := []string{"public.outbox", "second.outbox"}
 	s.rnd.Shuffle(2, func(i, j int) { tables[i], tables[j] = tables[j], tables[i] })
 	s.yaml = fmt.Sprintf(`name: %s
-source: {dsn: %q, tables: [%s], snapshot: %s, order_column: n, time_column: created_at, bulk_catch_up: %s}
+source: {dsn: %q, tables: [%s], snapshot: %s, order_column: n, time_column: created_at}
 router: {route.topic.replacement: "%s${routedByValue}"%s}
 kafka: {brokers: [%s]}
 delivery: {guarantee: %s, window: {events: %d}}
 cleanup: {mode: delete, keep: 0s}
-monitor: {interval: 1s}
 halt_linger: 0s
-`, s.name, s.dsn, strings.Join(tables, ", "), s.snapshot, []string{"8KiB", "auto"}[(s.seed+uint64(len(s.launched)))%2], s.prefix, s.router, strings.Join(s.brokers, ", "), map[bool]string{true: "exactly_once", false: "at_least_once"}[s.exactly], s.window)
+`, s.name, s.dsn, strings.Join(tables, ", "), s.snapshot, s.prefix, s.router, strings.Join(s.brokers, ", "), map[bool]string{true: "exactly_once", false: "at_least_once"}[s.exactly], s.window)
 }
 
 func (s *storm) launch() *relay {
-	s.reorder() // and lets every second process read in bulk as soon as it is behind at all
-	h := s.start()
-	s.launched = append(s.launched, h)
-	return h
+	s.reorder()
+	s.launched++
+	return s.start()
 }
 
 // write lets two shops write on each table.
@@ -489,11 +486,6 @@ func (s *storm) end() {
 	for _, h := range s.hosts {
 		h.stopsClean()
 	}
-	bulks := 0
-	for _, h := range s.launched {
-		bulks += strings.Count(h.log.String(), "reading in bulk")
-	}
-	s.tell("%d processes; %d sessions read in bulk", len(s.launched), bulks)
 	first := appended(s.t, s.kafka, s.setting)
 	removed := 0
 	for _, schema := range s.schemas {

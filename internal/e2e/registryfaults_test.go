@@ -168,7 +168,7 @@ func TestRandomFaultsOfTheSchemaRegistry(t *testing.T) {
 		}
 	}
 	read.sameAsTruth(s)
-	s.tell("%d processes, %d shapes, %v", len(s.launched), shapes, rounds)
+	s.tell("%d processes, %d shapes, %v", s.launched, shapes, rounds)
 }
 
 // sameAsTruth wants each record to have its row's payload, and no schema to be in a subject twice.

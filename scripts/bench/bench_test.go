@@ -28,7 +28,7 @@ import (
 var (
 	rows        = flag.Int("rows", 100_000, "rows for Strategies")
 	backlogs    = flag.String("backlogs", "transaction=500000,rows=300000", "the backlogs, each with its rows: "+strings.Join(slices.Sorted(maps.Keys(shapes)), ", "))
-	readers     = flag.String("readers", "pg_recvlogical,walpost,walpost-bulk", "who reads, in Backlog and Latency; also walpost-exactly-once, walpost-avro, walpost-avro-expanded, debezium, debezium-tuned")
+	readers     = flag.String("readers", "pg_recvlogical,walpost", "who reads, in Backlog and Latency; also walpost-exactly-once, walpost-avro, walpost-avro-expanded, debezium, debezium-tuned")
 	results     = flag.String("results", "", "a file to append each result to, as JSON")
 	rounds      = flag.Int("rounds", 3, "times that each reader is measured")
 	rates       = flag.String("rates", "200,1000,3000", "events per second for the measurement of latency")
@@ -109,8 +109,7 @@ func measures(reader string) bool { return slices.Contains(strings.Split(*reader
 // A variant is a way to run walpost.
 type variant struct {
 	name   string // "", or what follows the name of the program
-	source string // further keys of the section source, each after a comma
-	router string // the same of the section router
+	router string // further keys of the section router, each after a comma
 	extra  string // sections of walpost.yaml
 }
 
@@ -119,7 +118,6 @@ func variants() []variant {
 	const avro = "records: {value.converter: avro}\nschema_registry: {urls: [\"${SCHEMA_REGISTRY}\"]}\n"
 	all := []variant{
 		{},
-		{name: "-bulk", source: ", bulk_catch_up: auto"},
 		{name: "-exactly-once", extra: "delivery: {guarantee: exactly_once}\n"},
 		{name: "-avro", extra: avro},
 		{name: "-avro-expanded", router: ", table.expand.json.payload: true", extra: avro},
@@ -130,7 +128,6 @@ func variants() []variant {
 // as returns the servers for walpost run in this way.
 func (e *env) as(v variant) *env {
 	changed := *e
-	changed.source += v.source
 	changed.router += v.router
 	changed.extra += v.extra
 	changed.once = e.once || strings.Contains(v.extra, "exactly_once")

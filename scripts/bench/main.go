@@ -61,7 +61,7 @@ func run(ctx context.Context, quick, only bool, write, out string) error {
 type plan []string
 
 const (
-	best   = "pg_recvlogical,walpost,walpost-bulk,walpost-exactly-once,debezium-tuned"
+	best   = "pg_recvlogical,walpost,walpost-exactly-once,debezium-tuned"
 	steady = "walpost,walpost-exactly-once,debezium-tuned"
 )
 

@@ -34,7 +34,7 @@ func of(all []result, benchmark string) (s series) {
 }
 
 // The first round measures the readers in this order; any others come behind them.
-var order = []string{"pg_recvlogical", "walpost", "walpost-bulk", "walpost-exactly-once", "debezium", "debezium-tuned"}
+var order = []string{"pg_recvlogical", "walpost", "walpost-exactly-once", "debezium", "debezium-tuned"}
 
 func rank(reader string) int {
 	if i := slices.Index(order, reader); i >= 0 {
@@ -168,7 +168,7 @@ func writePage(path string, all []result) error {
 // bars draws a group of bars for each workload, with a bar for each reader.
 func bars(s series, unit string) string {
 	const left, width, thick, gap = 110, 720, 14, 16
-	colors := []string{"#8b949e", "#0969da", "#54aeff", "#8250df", "#bc4c00", "#e16f24"}
+	colors := []string{"#8b949e", "#0969da", "#8250df", "#bc4c00", "#e16f24"}
 	most := 0.0
 	for _, r := range s.results {
 		most = max(most, r.Metrics[unit])

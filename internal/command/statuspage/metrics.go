@@ -164,7 +164,7 @@ var (
 	breakerStates = []slot.BreakerState{slot.BreakerArmed, slot.BreakerTripped, slot.BreakerDropped}
 
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
-	sessionEndings = []string{"stopped", "lost", "reopened", "refused", "halted"}
+	sessionEndings = []string{"stopped", "lost", "refused", "halted"}
 )
 
 var descs []*prometheus.Desc // all that desc made

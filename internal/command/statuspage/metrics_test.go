@@ -218,7 +218,6 @@ walpost_oldest_unacked_seconds 2
 walpost_sessions_total{ended="halted"} 0
 walpost_sessions_total{ended="lost"} 2
 walpost_sessions_total{ended="refused"} 0
-walpost_sessions_total{ended="reopened"} 0
 walpost_sessions_total{ended="stopped"} 0
 # HELP walpost_slot_exhaustion_seconds Forecast: seconds until max_slot_wal_keep_size or monitor.wal_disk_size is used up; +Inf if never, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.
 # TYPE walpost_slot_exhaustion_seconds gauge
