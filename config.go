@@ -39,7 +39,7 @@ type Config struct {
 	Router router.Options `yaml:"router"`
 	// How column values become bytes. The names are Kafka Connect's and Debezium's.
 	Records router.Records `yaml:"records"`
-	// The registry for `avro`, `json_schema` and `records.validate`. walpost waits while it's down.
+	// The registry for `avro`, `json_schema`, `protobuf` and `records.validate`. walpost waits while it's down.
 	SchemaRegistry registry.Config `yaml:"schema_registry"`
 	// The Kafka cluster.
 	Kafka sink.Config `yaml:"kafka"`
@@ -205,7 +205,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	}
 	found = append(found, c.SchemaRegistry.Validate()...)
 	if (c.Records.Registered() || c.Records.Validates()) && len(c.SchemaRegistry.URLs) == 0 {
-		found.Add("schema_registry.urls", conf.Required, "with the converters avro and json_schema, and with records.validate", nil)
+		found.Add("schema_registry.urls", conf.Required, "with the converters avro, json_schema and protobuf, and with records.validate", nil)
 	}
 	if c.Records.ClaimCheck.On() && c.Stdout != nil {
 		found.Add("records.claim_check.over", conf.Contradicts, "--stdout, which stores nothing", nil)

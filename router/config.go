@@ -83,9 +83,9 @@ type Options struct {
 // become bytes: those of Debezium's Postgres connector and of Kafka Connect's converters.
 type Records struct {
 	// The key's converter.
-	Key DelegatingConverter `yaml:"key.converter" words:"string|json|bytes|binary|avro|json_schema"`
+	Key DelegatingConverter `yaml:"key.converter" words:"string|json|bytes|binary|avro|json_schema|protobuf"`
 	// The value's converter.
-	Value DelegatingConverter `yaml:"value.converter" words:"string|json|bytes|binary|avro|json_schema"`
+	Value DelegatingConverter `yaml:"value.converter" words:"string|json|bytes|binary|avro|json_schema|protobuf"`
 	// The headers' converter.
 	Header Converter `yaml:"header.converter" words:"simple|string|json"`
 	// Check each payload against the latest JSON schema of the subject `<topic>-value`. A payload that
@@ -127,6 +127,7 @@ func DefaultConfig() Config {
 	json := Converter{DecimalFormat: "base64", NullDefault: true}
 	text, simple := json, json
 	text.Name, simple.Name = "string", "simple"
+	coded := DelegatingConverter{Converter: text, Delegate: json, AutoRegister: true, Subjects: "topic", MoreProperties: true}
 	return Config{
 		Options: Options{
 			EventID: "id", Payload: "payload", AdditionalMissing: "error", TopicRegex: "(?<routedByValue>.*)",
@@ -134,7 +135,7 @@ func DefaultConfig() Config {
 			JSONNull: "ignore", JSONEmptyArray: "ignore", JSONFieldNames: "none",
 		},
 		Records: Records{
-			Key: DelegatingConverter{text, json, true, false, "topic", true}, Value: DelegatingConverter{text, json, true, false, "topic", true}, Header: simple, PayloadCheck: "none",
+			Key: coded, Value: coded, Header: simple, PayloadCheck: "none",
 			TimePrecision: "adaptive", Decimal: "precise", Binary: "bytes", Interval: "numeric", HStore: "json",
 			Headers: []HeaderStep{}, SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
 			CloudEvents: CloudEvents{Mode: "none"},

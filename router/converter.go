@@ -28,17 +28,23 @@ type DelegatingConverter struct {
 	// With a registry: register missing schemas, instead of waiting for them.
 	AutoRegister bool `suffix:".auto.register.schemas"`
 	// Without `auto.register.schemas`: use the subject's latest version, which must encode values
-	// identically or, for `json_schema`, differ only in annotations.
+	// identically or differ only in annotations (`json_schema`) or comments (`protobuf`).
 	UseLatest bool `suffix:".use.latest.version"`
 	// With a registry: what a subject is named after.
 	Subjects string `suffix:".subject.name.strategy" words:"topic|record|topic_record"`
 	// With `json_schema`: whether schemas allow more fields.
 	MoreProperties bool `suffix:".object.additional.properties"`
+	// With `protobuf`: make nullable fields `optional`, so that a zero isn't a null.
+	OptionalFields bool `suffix:".optional.for.nullables"`
+	// With `protobuf`: write nullable fields as wrappers, such as `google.protobuf.StringValue`.
+	Wrappers bool `suffix:".wrapper.for.nullables"`
+	// With `protobuf`: adjust names that it doesn't allow.
+	ScrubNames bool `suffix:".scrub.invalid.names"`
 }
 
 // A Registry gives the ids of schemas. Its error is what Route returns, in place of a *RowError.
 type Registry interface {
-	// SchemaID returns the id of a schema in a subject. format is AVRO or JSON. With register, it registers
+	// SchemaID returns the id of a schema in a subject. format is AVRO, JSON or PROTOBUF. With register, it registers
 	// the schema. Otherwise with latest, it is the id of the subject's latest version.
 	SchemaID(subject, schema, format string, register, latest bool) (uint32, error)
 }
@@ -73,19 +79,22 @@ func (c *Converter) validate(ps *conf.Problems, option string) {
 
 func (c *DelegatingConverter) validate(ps *conf.Problems, option string) {
 	c.Converter.validate(ps, option)
-	option += ".delegate.converter.type"
+	delegate := option + ".delegate.converter.type"
 	if c.Delegate.Name != "" && c.Name != "binary" {
-		ps.Add(option, conf.Contradicts, "a converter other than binary", c.Delegate.Name)
+		ps.Add(delegate, conf.Contradicts, "a converter other than binary", c.Delegate.Name)
 	}
-	c.Delegate.validate(ps, option)
+	c.Delegate.validate(ps, delegate)
 	if !c.registered() && (!c.AutoRegister || c.UseLatest || c.Subjects != "topic") {
-		ps.Add(strings.TrimSuffix(option, ".delegate.converter.type"), conf.MustBe, "avro or json_schema if auto.register.schemas, use.latest.version or subject.name.strategy is set", c.Name)
+		ps.Add(option, conf.MustBe, "avro, json_schema or protobuf if auto.register.schemas, use.latest.version or subject.name.strategy is set", c.Name)
 	}
 	if c.Name != "json_schema" && !c.MoreProperties {
-		ps.Add(strings.TrimSuffix(option, ".delegate.converter.type"), conf.MustBe, "json_schema if object.additional.properties is false", c.Name)
+		ps.Add(option, conf.MustBe, "json_schema if object.additional.properties is false", c.Name)
+	}
+	if c.Name != "protobuf" && (c.OptionalFields || c.Wrappers || c.ScrubNames) {
+		ps.Add(option, conf.MustBe, "protobuf if optional.for.nullables, wrapper.for.nullables or scrub.invalid.names is set", c.Name)
 	}
 	if c.AutoRegister && c.UseLatest {
-		ps.Add(strings.TrimSuffix(option, "delegate.converter.type")+"use.latest.version", conf.Contradicts, "auto.register.schemas, which registers the schema of each record", nil)
+		ps.Add(option+".use.latest.version", conf.Contradicts, "auto.register.schemas, which registers the schema of each record", nil)
 	}
 }
 
@@ -98,7 +107,9 @@ func (c *DelegatingConverter) schemas() bool {
 }
 
 // registered reports whether the converter needs a schema registry.
-func (c *DelegatingConverter) registered() bool { return c.Name == "avro" || c.Name == "json_schema" }
+func (c *DelegatingConverter) registered() bool {
+	return c.Name == "avro" || c.Name == "json_schema" || c.Name == "protobuf"
+}
 
 // numeric reports whether the converter writes decimals as numbers.
 func (c *Converter) numeric() bool { return strings.EqualFold(c.DecimalFormat, "numeric") }
@@ -113,6 +124,8 @@ func (c *DelegatingConverter) make(key bool, registry connect.Registry) connect.
 		return connect.NewAvro(o)
 	case "json_schema":
 		return connect.NewJSONSchema(connect.JSONSchemaOptions{RegistryOptions: o, NumericDecimals: c.numeric(), Closed: !c.MoreProperties})
+	case "protobuf":
+		return connect.NewProtobuf(connect.ProtobufOptions{RegistryOptions: o, Optional: c.OptionalFields, Wrappers: c.Wrappers, Scrub: c.ScrubNames})
 	}
 	if c.Name == "binary" && c.Delegate.Name != "" {
 		return connect.NewBinary(c.Delegate.make())

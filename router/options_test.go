@@ -403,6 +403,7 @@ func TestAnEventCostsTwoAllocations(t *testing.T) {
 		}),
 		"an object of headers": func(c *Config) { c.AdditionalPlacement = "payload:headers" },
 		"avro":                 avroValues,
+		"protobuf":             protobufValues,
 	} {
 		costsTwoAllocations(t, name, change)
 	}

@@ -318,8 +318,8 @@ func TestValidateSaysEverythingAtOnce(t *testing.T) {
 			JSONNull: "drop", JSONEmptyArray: "x", JSONFieldNames: "y",
 		},
 		Records: Records{
-			Key:    DelegatingConverter{Converter{Name: "json", DecimalFormat: "hex"}, Converter{Name: "string", NullDefault: true}, true, false, "topic", true},
-			Value:  DelegatingConverter{Converter{Name: "protobuf", NullDefault: true}, Converter{NullDefault: true, Schemas: true}, true, false, "topic", true},
+			Key:    DelegatingConverter{Converter: Converter{Name: "json", DecimalFormat: "hex"}, Delegate: Converter{Name: "string", NullDefault: true}, AutoRegister: true, Subjects: "topic", MoreProperties: true},
+			Value:  DelegatingConverter{Converter: Converter{Name: "xml", NullDefault: true}, Delegate: Converter{NullDefault: true, Schemas: true}, AutoRegister: true, Subjects: "topic", MoreProperties: true},
 			Header: Converter{Name: "string"}, ExtendedHeaders: true, SchemaNames: "z", FieldNames: "AVRO",
 			TimePrecision: "Connect", Decimal: "no", Binary: "none", Interval: "", HStore: "xml",
 		},
@@ -409,6 +409,10 @@ func jsonSchemaValues(c *Config) {
 	c.Value.Name, c.Key.Name, c.Registry = "json_schema", "json_schema", oneID{}
 }
 
+func protobufValues(c *Config) {
+	c.Value.Name, c.Key.Name, c.Registry = "protobuf", "protobuf", oneID{}
+}
+
 // subjects is a Registry that keeps what it was asked for.
 type subjects []string
 
@@ -419,7 +423,7 @@ func (s *subjects) SchemaID(subject, _, format string, _, _ bool) (uint32, error
 
 // A row may be what registers a schema, and looking at a table may not.
 func TestOnlyRecordsAskTheRegistry(t *testing.T) {
-	for name, format := range map[string]string{"avro": "AVRO", "json_schema": "JSON"} {
+	for name, format := range map[string]string{"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"} {
 		var asked subjects
 		cfg := DefaultConfig()
 		cfg.TopicPrefix, cfg.Value.Name, cfg.Key.Name, cfg.Registry, cfg.AdditionalPlacement = "shop", name, name, &asked, "event_type:envelope"
@@ -463,6 +467,8 @@ func BenchmarkRoute(b *testing.B) {
 		{"avro expanded", all(avroValues, func(c *Config) { c.ExpandJSON = true }), object},
 		{"json schema", jsonSchemaValues, object},
 		{"json schema expanded", all(jsonSchemaValues, func(c *Config) { c.ExpandJSON = true }), object},
+		{"protobuf", protobufValues, object},
+		{"protobuf expanded", all(protobufValues, func(c *Config) { c.ExpandJSON = true }), object},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			cfg := DefaultConfig()

@@ -233,7 +233,7 @@ func beside(t *testing.T, in doc, key string, value any) {
 	case "source.rds_iam":
 		source["dsn"] = "postgres://walpost@db/shop?sslmode=require"
 	case "records.key.converter", "records.value.converter", "records.validate":
-		if value == "avro" || value == "json_schema" {
+		if value == "avro" || value == "json_schema" || value == "protobuf" {
 			set(in, []string{"schema_registry", "urls"}, []any{"http://r:8081"})
 		}
 	case "schema_registry.password", "schema_registry.password_file":
@@ -291,12 +291,15 @@ func beside(t *testing.T, in doc, key string, value any) {
 			}
 		} else if before, after, ok := strings.Cut(option, ".converter."); ok {
 			name := "json"
-			if after == "object.additional.properties" {
+			switch after {
+			case "object.additional.properties":
 				name = "json_schema"
-				set(in, []string{"schema_registry", "urls"}, []any{"http://r:8081"})
-			}
-			if after == "auto.register.schemas" || after == "use.latest.version" || after == "subject.name.strategy" {
+			case "optional.for.nullables", "wrapper.for.nullables", "scrub.invalid.names":
+				name = "protobuf"
+			case "auto.register.schemas", "use.latest.version", "subject.name.strategy":
 				name = "avro"
+			}
+			if name != "json" {
 				set(in, []string{"schema_registry", "urls"}, []any{"http://r:8081"})
 			}
 			if after == "use.latest.version" {

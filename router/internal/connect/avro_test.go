@@ -135,6 +135,7 @@ func TestConvertersWithARegistryNeedNoMemory(t *testing.T) {
 	o := RegistryOptions{Registry: &schemaIDs{}, Subjects: "topic"}
 	t.Run("avro", func(t *testing.T) { needsNoMemory(t, NewAvro(o)) })
 	t.Run("json_schema", func(t *testing.T) { needsNoMemory(t, NewJSONSchema(JSONSchemaOptions{RegistryOptions: o})) })
+	t.Run("protobuf", func(t *testing.T) { needsNoMemory(t, NewProtobuf(ProtobufOptions{RegistryOptions: o})) })
 }
 
 func needsNoMemory(t *testing.T, c Converter) {

@@ -140,7 +140,7 @@ func TestExpansionAtRandom(t *testing.T) {
 	if *oracle == "" {
 		t.Skip("no -oracle; testdata/expand.txt holds what it said")
 	}
-	g := seed(t)
+	g := newGenerator(seed(t))
 	var questions []expandQuestion
 	var asked []string
 	for range *oracleN {

@@ -11,9 +11,14 @@ import (
 )
 
 // A generator makes schemas, values and documents that have little in common but the trouble they can make.
-type generator struct{ *rand.Rand }
+type generator struct {
+	*rand.Rand
+	words []string // what names begin with
+}
 
-func newGenerator(seed uint64) generator { return generator{rand.New(rand.NewPCG(seed, 7))} }
+func newGenerator(seed uint64) generator {
+	return generator{rand.New(rand.NewPCG(seed, 7)), []string{"a", "b", "c", "é", "my-field", "io.debezium.data.Uuid", `q"\`, "😀", "x y"}}
+}
 
 func (g generator) one(in int) bool { return g.IntN(in) == 0 }
 
@@ -36,13 +41,16 @@ func (g generator) text() string {
 }
 
 func (g generator) word() string {
-	return pick(g, []string{"a", "b", "c", "é", "my-field", "io.debezium.data.Uuid", `q"\`, "😀", "x y"}) + strconv.Itoa(g.IntN(30))
+	return pick(g, g.words) + strconv.Itoa(g.IntN(30))
 }
+
+// javaNaN has the bits of Java's NaN, as values from Postgres do.
+var javaNaN = math.Float64frombits(0x7FF8000000000000)
 
 func (g generator) double() float64 {
 	switch g.IntN(8) {
 	case 0:
-		return pick(g, []float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 5e-324, 1e7, 1e-3, 9999999.999999999, 0.001, 0.00099999, 1e21, 2e-323, 1e23, 2e-3, 9007199254740993})
+		return pick(g, []float64{0, math.Copysign(0, -1), javaNaN, math.Inf(1), math.Inf(-1), math.MaxFloat64, 5e-324, 1e7, 1e-3, 9999999.999999999, 0.001, 0.00099999, 1e21, 2e-323, 1e23, 2e-3, 9007199254740993})
 	case 1:
 		return float64(g.IntN(2000) - 1000)
 	case 2:

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/big"
 	"strconv"
 	"strings"
@@ -202,8 +203,11 @@ func parseValue(t testing.TB, s *Schema, text []byte) any {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if bits == 32 {
+		switch {
+		case bits == 32:
 			return float32(f)
+		case math.IsNaN(f):
+			return javaNaN
 		}
 		return f
 	case s.Type == Boolean:

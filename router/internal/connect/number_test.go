@@ -47,7 +47,7 @@ func TestGoldensOfNumbers(t *testing.T) {
 		}
 		java, older := ask(t, questions), make([][]answer, len(questions))
 		if *oracleOlder != "" {
-			older = askJava(t, *oracleOlder, "", questions)
+			older = askJava(t, *oracleOlder, nil, questions)
 		}
 		var b strings.Builder
 		b.WriteString("# What Double.toString and Float.toString of Java 25 give, and of Java 17 where that differs.\n" +
@@ -98,7 +98,7 @@ func TestNumbersAtRandom(t *testing.T) {
 	if *oracle == "" {
 		t.Skip("no -oracle; testdata/numbers.txt holds what it said")
 	}
-	g := seed(t)
+	g := newGenerator(seed(t))
 	var questions []string
 	for range 10 * *oracleN {
 		questions = append(questions, g.number())

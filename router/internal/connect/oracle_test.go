@@ -73,11 +73,11 @@ func (a answer) failed() bool { return strings.HasPrefix(string(a), "! ") }
 // ask returns the answers of Oracle.java, run by the java of -oracle.
 func ask(t *testing.T, questions []string) [][]answer {
 	t.Helper()
-	return askJava(t, *oracle, "", questions)
+	return askJava(t, *oracle, nil, questions)
 }
 
-// askJava asks Oracle.java, or JSONSchemaOracle.java where jsonSchema is the class path of its converter.
-func askJava(t *testing.T, java, jsonSchema string, questions []string) [][]answer {
+// askJava asks Oracle.java, or RegistryOracle.java where there is a converter with a registry.
+func askJava(t *testing.T, java string, c *registryConverter, questions []string) [][]answer {
 	t.Helper()
 	cache, err := localpg.CacheDir()
 	if err != nil {
@@ -89,16 +89,16 @@ func askJava(t *testing.T, java, jsonSchema string, questions []string) [][]answ
 	}
 	lib := libs[len(libs)-1]
 	path := filepath.Join(lib, "*") + ":" + filepath.Join(filepath.Dir(lib), "plugins", "debezium", "*")
-	classes, class := t.TempDir(), "Oracle"
+	classes, run := t.TempDir(), []string{"Oracle"}
 	sources := []string{filepath.Join("testdata", "Oracle.java")}
-	if jsonSchema != "" {
-		path, class = jsonSchema+":"+path, "JSONSchemaOracle"
-		sources = append(sources, filepath.Join("testdata", class+".java"))
+	if c != nil {
+		path, run = *c.classPath+":"+path, append([]string{"RegistryOracle", c.class, c.provider}, c.options...)
+		sources = append(sources, filepath.Join("testdata", "RegistryOracle.java"))
 	}
 	if out, err := exec.Command("javac", append([]string{"--release", "17", "-cp", path, "-d", classes}, sources...)...).CombinedOutput(); err != nil {
 		t.Fatalf("javac: %v\n%s", err, out)
 	}
-	cmd := exec.Command(java, "-Xss8m", "-Xmx1g", "-Duser.timezone=UTC", "-cp", classes+":"+path, class)
+	cmd := exec.Command(java, append([]string{"-Xss8m", "-Xmx1g", "-Duser.timezone=UTC", "-cp", classes + ":" + path}, run...)...)
 	cmd.Stdin = strings.NewReader(strings.Join(questions, "\n") + "\n")
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
@@ -254,19 +254,19 @@ func compare(t *testing.T, question string, java, us []answer) (wrong bool) {
 	return wrong
 }
 
-func seed(t *testing.T) generator {
+func seed(t *testing.T) uint64 {
 	s := *oracleSeed
 	if s == 0 {
 		s = uint64(time.Now().UnixNano())
 	}
 	t.Logf("-oracle.seed %d", s)
-	return newGenerator(s)
+	return s
 }
 
 // atRandom returns questions about values for an oracle, and our answers.
-func atRandom(t *testing.T, answers func(*Schema, any) []answer) (questions []string, ours [][]answer) {
+func atRandom(t *testing.T, random func(seed uint64) generator, answers func(*Schema, any) []answer) (questions []string, ours [][]answer) {
 	t.Helper()
-	g := seed(t)
+	g := random(seed(t))
 	for range *oracleN {
 		s := g.schema(1 + g.IntN(4))
 		v := g.value(s)
@@ -281,7 +281,7 @@ func TestConvertersAtRandom(t *testing.T) {
 	if *oracle == "" {
 		t.Skip("no -oracle; testdata/converters.txt holds what it said")
 	}
-	questions, ours := atRandom(t, ourValues)
+	questions, ours := atRandom(t, newGenerator, ourValues)
 	wrong := 0
 	for i, java := range ask(t, questions) {
 		if compare(t, questions[i], java, ours[i]) {

@@ -17,7 +17,7 @@ type RegistryOptions struct {
 
 // A Registry knows the ids of schemas. A converter asks it once for each topic and schema.
 type Registry interface {
-	// SchemaID has the format of the schema as the registry names it: AVRO or JSON.
+	// SchemaID has the format of the schema as the registry names it: AVRO, JSON or PROTOBUF.
 	SchemaID(subject, schema, format string, register, latest bool) (uint32, error)
 }
 
@@ -35,6 +35,8 @@ type registeredSchema struct {
 	text   string
 	record string            // its full name; "" if it is no record
 	ids    map[string]uint32 // by topic
+
+	message *protoMessage // of Protobuf, once it is made
 }
 
 func newRegistered(o RegistryOptions, format string, print func(*Schema) ([]byte, string, error)) *registered {
@@ -93,7 +95,7 @@ func (c *registered) schema(s *Schema) (*registeredSchema, error) {
 		return nil, err
 	}
 	a, ok := c.texts[string(text)]
-	if !ok {
+	if !ok || a.record != record { // in Protobuf, one text has several messages
 		a = &registeredSchema{text: string(text), record: record, ids: map[string]uint32{}}
 		if len(c.texts) >= keptSchemas {
 			clear(c.texts)

@@ -45,18 +45,24 @@ func FloorDiv(a, b int64) (quotient, rest int64) {
 	return quotient, rest
 }
 
-// appendJavaDate appends java.util.Date.toString, in UTC: Thu Feb 29 12:34:56 UTC 2024. Java's
-// calendar is Julian before October 15, 1582, and a year before 1 AD has no sign.
-func appendJavaDate(dst []byte, millis int64) []byte {
+// javaDate is Civil for Java's calendar, which is Julian before October 15, 1582. A year before 1 AD has
+// no sign.
+func javaDate(days int64) (year, month, day int64) {
 	const cutover = -141427 // the day of October 15, 1582
-	days, _ := FloorDiv(millis, millisOfDay)
-	year, month, day := Civil(days)
+	year, month, day = Civil(days)
 	if days < cutover {
 		year, month, day = julian(days)
 	}
 	if year <= 0 {
 		year = 1 - year
 	}
+	return year, month, day
+}
+
+// appendJavaDate appends java.util.Date.toString, in UTC: Thu Feb 29 12:34:56 UTC 2024.
+func appendJavaDate(dst []byte, millis int64) []byte {
+	days, _ := FloorDiv(millis, millisOfDay)
+	year, month, day := javaDate(days)
 	at := time.UnixMilli(millis).UTC()
 	dst = at.AppendFormat(dst, "Mon ")
 	dst = append(dst, time.Month(month).String()[:3]...)
