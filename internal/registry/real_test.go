@@ -65,3 +65,35 @@ func TestAnIncompatibleSchemaWaitsForAPerson(t *testing.T) {
 		}
 	}
 }
+
+// TestARealRegistryTakesProtobuf: what walpost prints, and its refusal.
+func TestARealRegistryTakesProtobuf(t *testing.T) {
+	url := "http://" + testenv.Registry(t) + "/apis/ccompat/v7"
+	admin, err := sr.NewClient(sr.URLs(url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, Config{URLs: []string{url}})
+	c.Produce()
+	first, err := c.SchemaID("parcels-value", parcel, "PROTOBUF", true, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, latest := range []bool{false, true} {
+		if found, err := c.SchemaID("parcels-value", parcel, "PROTOBUF", false, latest); found != first || err != nil {
+			t.Errorf("id %d, not %d: %v", found, first, err)
+		}
+	}
+	if r := admin.SetCompatibility(t.Context(), sr.SetCompatibility{Level: sr.CompatBackward}, "parcels-value")[0]; r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	other := strings.Replace(parcel, "string note", "int64 note", 1)
+	_, err = c.SchemaID("parcels-value", other, "PROTOBUF", true, false)
+	if refused, ok := errors.AsType[*Incompatible](err); !ok || refused.Subject != "parcels-value" || refused.Rule != "BACKWARD" || refused.Version != 1 {
+		t.Fatalf("%v", err)
+	}
+	t.Log(err)
+	if id, err := c.SchemaID("parcels-value", strings.Replace(parcel, "string note = 2;", "string note = 2;\n  string more = 4;", 1), "PROTOBUF", true, false); err != nil || id == first {
+		t.Errorf("id %d, %v", id, err)
+	}
+}

@@ -89,7 +89,7 @@ func (c *Client) Deliver(ctx context.Context) (stop func()) {
 
 // SchemaID returns the id of a schema in a subject. With register, it registers the schema. Otherwise
 // with latest, it is the id of the subject's latest version, which must have the same encoding. format
-// is AVRO or JSON. One goroutine at a time calls it.
+// is AVRO, JSON or PROTOBUF. One goroutine at a time calls it.
 func (c *Client) SchemaID(subject, schema, format string, register, latest bool) (uint32, error) {
 	q := question{subject, schema, format, register, latest}
 	if c.background == nil {
@@ -180,7 +180,7 @@ func (c *Client) failed(q question, err error) (uint32, error) {
 	case q.register && !c.produces:
 		return 0, nil
 	case !q.register:
-		return 0, fault.WithHint(fmt.Errorf("schema registry: the schema is not registered in subject %q: %s", q.subject, q.schema),
+		return 0, fault.WithHint(fmt.Errorf("schema registry: the schema is not registered in subject %q: %s", q.subject, strings.ReplaceAll(q.schema, "\n", " ")),
 			"Register it, or set auto.register.schemas of the converter to true.")
 	}
 	return 0, told(fmt.Sprintf("subject %q: ", q.subject), err)
@@ -242,6 +242,9 @@ var place = regexp.MustCompile(`/fields/[0-9]+[a-z0-9/]*`)
 
 // refusedField is the name of the first field that a refusal mentions, or "".
 func refusedField(rule, refusal, ours, latest string) string {
+	if place := protobufPlace.FindStringSubmatch(refusal); place != nil {
+		return protobufFieldAt(ours, place)
+	}
 	at := place.FindString(refusal)
 	switch { // who is the reader?
 	case strings.HasPrefix(rule, "BACKWARD"):
@@ -282,7 +285,8 @@ func fieldAt(schema, pointer string) string {
 }
 
 // sameEncoding reports whether values of the question's schema can be read with another one: in Avro
-// they must differ at most in what has no influence on the encoding, and in JSON in annotations.
+// they must differ at most in what has no influence on the encoding, in JSON in annotations, and in
+// Protobuf in comments and spaces.
 func (q *question) sameEncoding(s sr.Schema) (bool, error) {
 	switch {
 	case s.Type.String() != q.format:
@@ -290,10 +294,9 @@ func (q *question) sameEncoding(s sr.Schema) (bool, error) {
 	case s.Schema == q.schema:
 		return true, nil
 	}
-	canonical := canonicalAvro
-	if s.Type == sr.TypeJSON {
-		canonical = canonicalJSON
-	}
+	canonical := map[sr.SchemaType]func(string) (string, error){
+		sr.TypeAvro: canonicalAvro, sr.TypeJSON: canonicalJSON, sr.TypeProtobuf: canonicalProtobuf,
+	}[s.Type]
 	ours, err := canonical(q.schema)
 	if err != nil {
 		return false, err

@@ -100,7 +100,7 @@ func TestAStopEndsTheWait(t *testing.T) {
 	stop()
 }
 
-// The first two refusals are Apicurio's, and the third one is Confluent's.
+// The first two refusals are Apicurio's. The third one is Confluent's, and so are those of Protobuf.
 func TestARefusalNamesItsField(t *testing.T) {
 	const (
 		other  = `{"type":"record","name":"Order","fields":[{"name":"total","type":"long"}]}`
@@ -114,6 +114,9 @@ func TestARefusalNamesItsField(t *testing.T) {
 		{"FULL", "[name at /fields/0/type]", text, more, "id"},
 		{"BACKWARD", "[/fields/7]", text, more, ""},
 		{"BACKWARD", "no", text, more, ""},
+		{"BACKWARD", `The kind of a SCALAR field at path '#/Value/2' in the new schema does not match its kind in the old schema`, parcel, parcel, "note"},
+		{"FULL", `The type of a field at path '#/Value/linesMessage/1' in the old schema does not match the new schema`, parcel, parcel, "linesMessage.at"},
+		{"FULL", `at path '#/Value/9'`, parcel, parcel, ""},
 	} {
 		if got := refusedField(c.rule, c.refusal, c.ours, c.latest); got != c.want {
 			t.Errorf("%s, %s: %q", c.rule, c.refusal, got)
@@ -166,6 +169,26 @@ func TestTheLatestVersionOfAJSONSchemaMayDifferInAnnotations(t *testing.T) {
 		}
 		if _, err := c.SchemaID("orders-value", text, "AVRO", false, true); err == nil || !strings.Contains(err.Error(), "its format is JSON") {
 			t.Errorf("%v", err)
+		}
+	}
+}
+
+// Comments and spaces may differ in Protobuf. A name, a number and a text may not.
+func TestTheLatestVersionOfProtobufMayDifferInComments(t *testing.T) {
+	for latest, fits := range map[string]bool{
+		strings.Replace(strings.Join(strings.Fields(parcel), "\n"), "string", "/* a \" */ string // it's\n", 1): true,
+		strings.Replace(parcel, "note = 2", "note = 4", 1):                                                      false,
+		strings.Replace(parcel, "note = 2", "remark = 2", 1):                                                    false,
+		strings.Replace(parcel, `"scale"`, `"sc ale"`, 1):                                                       false,
+		strings.Replace(parcel, "string note", "stringnote", 1):                                                 false,
+	} {
+		r := fake(t)
+		r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: latest, Type: sr.TypeProtobuf})
+		c := client(t, Config{URLs: []string{r.URL()}})
+		c.Produce()
+		id, err := c.SchemaID("orders-value", parcel, "PROTOBUF", false, true)
+		if _, mismatch := errors.AsType[*Mismatch](err); mismatch == fits || fits && id != 7 {
+			t.Errorf("%s: id %d, %v", latest, id, err)
 		}
 	}
 }
@@ -243,3 +266,28 @@ func waitsForALeader(t *testing.T, err error) {
 		t.Errorf("%v", pending.Stalled())
 	}
 }
+
+// parcel is a schema as walpost prints it: it has an option of a file that it does not import.
+const parcel = `syntax = "proto3";
+package shop.public.outbox.parcel;
+
+import "confluent/type/decimal.proto";
+import "google/protobuf/timestamp.proto";
+
+message Value {
+  confluent.type.Decimal weight = 1 [(confluent.field_meta) = {
+    params: [
+      {
+        value: "2",
+        key: "scale"
+      }
+    ]
+  }];
+  string note = 2;
+  repeated linesMessage lines = 3;
+
+  message linesMessage {
+    google.protobuf.Timestamp at = 1;
+  }
+}
+`
