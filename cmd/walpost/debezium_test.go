@@ -289,18 +289,18 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
-// protobufConnector has a converter that walpost does not have. Without it, records would be written as
+// cloudEventsConnector has a converter that walpost does not have. Without it, records would be written as
 // text.
-const protobufConnector = `{"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
+const cloudEventsConnector = `{"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
  "database.hostname": "db", "database.user": "u", "database.dbname": "shop", "topic.prefix": "shop", "table.include.list": "public.outbox",
- "key.converter": "org.apache.kafka.connect.storage.StringConverter", "value.converter": "io.confluent.connect.protobuf.ProtobufConverter",
- "value.converter.schema.registry.url": "http://registry:8081", "producer.override.bootstrap.servers": "kafka:9092",
+ "key.converter": "org.apache.kafka.connect.storage.StringConverter", "value.converter": "io.debezium.converters.CloudEventsConverter",
+ "producer.override.bootstrap.servers": "kafka:9092",
  "transforms": "outbox", "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter"}`
 
 func TestEveryCommandRefusesAConversionThatIsNotComplete(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "walpost.yaml")
 	var doc, report bytes.Buffer
-	if code := convertWith([]string{"-"}, []byte(protobufConnector), &doc, &report); code != exitFailed {
+	if code := convertWith([]string{"-"}, []byte(cloudEventsConnector), &doc, &report); code != exitFailed {
 		t.Fatalf("exit %d\n%s", code, &report)
 	}
 	if err := os.WriteFile(name, doc.Bytes(), 0o600); err != nil {
@@ -323,7 +323,7 @@ func TestEveryCommandRefusesAConversionThatIsNotComplete(t *testing.T) {
 		ended, end := context.WithCancel(t.Context()) // a command that accepts the file ends at once
 		end()
 		err := root.ExecuteContext(ended)
-		if exitCode(err) != exitUsage || !strings.Contains(fmt.Sprint(err), "walpost.yaml:6:5: unsupported[0]: value.converter: io.confluent.connect.protobuf.ProtobufConverter") {
+		if exitCode(err) != exitUsage || !strings.Contains(fmt.Sprint(err), "walpost.yaml:6:5: unsupported[0]: value.converter: io.debezium.converters.CloudEventsConverter") {
 			t.Errorf("%s: exit %d: %v", strings.Join(args, " "), exitCode(err), err)
 		}
 	}
@@ -372,8 +372,8 @@ func TestConvertAsksTheServerWhichTablesTheConnectorCaptures(t *testing.T) {
 		{`"table.include.list": "sales.*"`, "", "sales.orders has no column aggregatetype"},
 		{`"table.include.list": "public.(?!x).*"`, "", `"(?!" is not supported`},
 	} {
-		input := strings.Replace(protobufConnector, `"table.include.list": "public.outbox"`, c.options, 1)
-		input = strings.Replace(input, "io.confluent.connect.protobuf.ProtobufConverter", "org.apache.kafka.connect.storage.StringConverter", 1)
+		input := strings.Replace(cloudEventsConnector, `"table.include.list": "public.outbox"`, c.options, 1)
+		input = strings.Replace(input, "io.debezium.converters.CloudEventsConverter", "org.apache.kafka.connect.storage.StringConverter", 1)
 		var stdout, stderr bytes.Buffer
 		code := convertWith([]string{"-", "--dsn", dsn}, []byte(input), &stdout, &stderr)
 		if (code == exitOK) != (c.want != "") || !strings.Contains(stdout.String(), c.want) || !strings.Contains(stderr.String(), c.report) {

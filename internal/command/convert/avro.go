@@ -9,12 +9,13 @@ import (
 )
 
 const (
-	confluentAvro = "io.confluent.connect.avro.AvroConverter"
-	confluentJSON = "io.confluent.connect.json.JsonSchemaConverter"
-	apicurioAvro  = "io.apicurio.registry.utils.converter.AvroConverter"
-	apicurioJSON  = "io.apicurio.registry.utils.converter.ExtJsonConverter"
-	apicurio      = "apicurio.registry."
-	confluent     = "schema.registry."
+	confluentAvro     = "io.confluent.connect.avro.AvroConverter"
+	confluentJSON     = "io.confluent.connect.json.JsonSchemaConverter"
+	confluentProtobuf = "io.confluent.connect.protobuf.ProtobufConverter"
+	apicurioAvro      = "io.apicurio.registry.utils.converter.AvroConverter"
+	apicurioJSON      = "io.apicurio.registry.utils.converter.ExtJsonConverter"
+	apicurio          = "apicurio.registry."
+	confluent         = "schema.registry."
 )
 
 // subjectNames are walpost's names for the strategies by the last part of their class.
@@ -56,9 +57,12 @@ func writeRegistered(w *writer, class, which string, s converterOptions) {
 		w.fine(s.prefix+"normalize.schemas", "false")
 		w.fine(s.prefix+"latest.compatibility.strict", "true", "false")
 	}
-	if class == confluentJSON {
+	switch class {
+	case confluentJSON:
 		writeJSONSchema(w, s)
-	} else {
+	case confluentProtobuf:
+		writeProtobuf(w, s)
+	default:
 		w.fine(s.prefix+"connect.meta.data", "true")
 		w.fine(s.prefix+"enhanced.avro.schema.support", "false")
 	}
@@ -81,7 +85,23 @@ func writeJSONSchema(w *writer, s converterOptions) {
 	for _, name := range []string{"ignore.default.for.nullables", "preserve.additional.properties", "json.indent.output", "json.fail.invalid.schema"} {
 		w.fine(s.prefix+name, "false")
 	}
-	for _, name := range []string{"use.optional.for.nonrequired", "flatten.singleton.unions", "ignore.modern.dialects"} {
+	w.unread(s, "use.optional.for.nonrequired", "flatten.singleton.unions", "ignore.modern.dialects")
+}
+
+// writeProtobuf writes the options that only ProtobufConverter has. Debezium has no unions, and its enums are texts.
+func writeProtobuf(w *writer, s converterOptions) {
+	for _, name := range []string{"optional.for.nullables", "wrapper.for.nullables", "scrub.invalid.names"} {
+		w.flag(s.prefix+name, s, name, false, false)
+	}
+	w.fine(s.prefix+"ignore.default.for.nullables", "false")
+	w.fine(s.prefix+"skip.known.types", "true")
+	w.unread(s, "enhanced.protobuf.schema.support", "int.for.enums", "optional.for.proto2", "wrapper.for.raw.primitives", "generate.struct.for.nulls",
+		"generate.index.for.unions", "flatten.unions", "generalized.sum.type.support", "reference.lookup.only", "reference.subject.name.strategy")
+}
+
+// unread reports options that only matter when values are read, or for schemas that Debezium does not have.
+func (w *writer) unread(s converterOptions, names ...string) {
+	for _, name := range names {
 		if w.in.Has(s.prefix + name) {
 			w.idle(s.prefix+name, "changes nothing of what is written")
 		}

@@ -12,7 +12,7 @@ const managedClass = "PostgresCdcSourceV2"
 // cloudFormats are Confluent Cloud's names for the converters.
 var cloudFormats = map[string]string{
 	"JSON": jsonConverter, "STRING": stringConverter, "AVRO": confluentAvro,
-	"JSON_SR": confluentJSON, "PROTOBUF": "io.confluent.connect.protobuf.ProtobufConverter",
+	"JSON_SR": confluentJSON, "PROTOBUF": confluentProtobuf,
 }
 
 // cloud gives the options of a managed connector the names that they have in Kafka Connect.

@@ -20,7 +20,7 @@ const (
 var converterNames = map[string]string{
 	stringConverter: "string", simpleConverter: "simple", jsonConverter: "json", bytesConverter: "bytes",
 	binaryConverter: "binary", bufferConverter: "binary", confluentAvro: "avro", apicurioAvro: "avro",
-	confluentJSON: "json_schema",
+	confluentJSON: "json_schema", confluentProtobuf: "protobuf",
 }
 
 // serverFormats are Debezium Server's names for the classes.
@@ -141,7 +141,7 @@ func (s converterOptions) key(name string) string {
 // writeConverter writes one converter with its options.
 func writeConverter(w *writer, option, class, which string, s converterOptions) {
 	name := converterNames[class]
-	registered := name == "avro" || name == "json_schema"
+	registered := name == "avro" || name == "json_schema" || name == "protobuf"
 	wrong := name == "" || which == "header" && (name == "bytes" || name == "binary" || registered) || which != "header" && name == "simple" || registered && w.managed
 	rest := func(format string, args ...any) {
 		for _, e := range w.in.List {
@@ -156,7 +156,7 @@ func writeConverter(w *writer, option, class, which string, s converterOptions) 
 		return
 	}
 	if wrong {
-		w.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter, BinaryDataConverter, AvroConverter and JsonSchemaConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", class)
+		w.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter, BinaryDataConverter, AvroConverter, and Confluent's JsonSchemaConverter and ProtobufConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", class)
 		rest("belongs to %s", option)
 		return
 	}
@@ -180,7 +180,7 @@ func writeConverter(w *writer, option, class, which string, s converterOptions) 
 		}
 	case "binary":
 		writeDelegate(w, s)
-	case "avro", "json_schema":
+	case "avro", "json_schema", "protobuf":
 		writeRegistered(w, class, which, s)
 	}
 	rest("%s does not have this option and ignores it", name)
