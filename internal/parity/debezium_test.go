@@ -55,8 +55,10 @@ func (c *Case) Base(p *Place, slot string) (map[string]string, error) {
 			config[registry+"headers.enabled"] = "false"
 			config[registry+"use-id"] = "contentId"
 			config[registry+"auto-register"] = "true"
-		case jsonSchema:
-			config[o.Key] = "io.confluent.connect.json.JsonSchemaConverter"
+		case jsonSchema, protobuf:
+			config[o.Key] = map[string]string{
+				jsonSchema: "io.confluent.connect.json.JsonSchemaConverter", protobuf: "io.confluent.connect.protobuf.ProtobufConverter",
+			}[o.Value]
 			config[o.Key+".schema.registry.url"] = "http://" + p.Registry + ccompat
 		}
 	}
@@ -66,11 +68,17 @@ func (c *Case) Base(p *Place, slot string) (map[string]string, error) {
 // avro stands for Apicurio's Avro converter with the options under which it writes what Confluent's does.
 const avro = "(avro)"
 
-// jsonSchema stands for Confluent's JSON Schema converter, which -confluent brings.
-const jsonSchema = "(json_schema)"
+// These stand for Confluent's converters, which -confluent brings.
+const (
+	jsonSchema = "(json_schema)"
+	protobuf   = "(protobuf)"
+)
 
 // registered reports whether a case needs a schema registry.
-func (c *Case) registered() bool { return c.has(avro) || c.has(jsonSchema) }
+func (c *Case) registered() bool { return c.has(avro) || c.confluent() }
+
+// confluent reports whether a case needs one of Confluent's converters.
+func (c *Case) confluent() bool { return c.has(jsonSchema) || c.has(protobuf) }
 
 func (c *Case) has(value string) bool {
 	return slices.ContainsFunc(c.Config, func(o Option) bool { return o.Value == value })

@@ -25,7 +25,7 @@ var (
 	record    = flag.Bool("record", false, "run the cases of the corpus on Debezium, and keep what Debezium writes")
 	check     = flag.Bool("check", false, "with -record: write nothing, and fail if Debezium writes something else than the corpus has")
 	missing   = flag.Bool("missing", false, "with -record: run only the cases that have no records yet")
-	confluent = flag.String("confluent", "", "with -record: a plugin.path with Confluent's JsonSchemaConverter, for the cases that need it")
+	confluent = flag.String("confluent", "", "with -record: a plugin.path with Confluent's JsonSchemaConverter and ProtobufConverter, for the cases that need it")
 	cases     = flag.String("case", "", "a regular expression: run only the cases whose short name (group_name) matches")
 	atOnce    = flag.Int("at-once", 16, "with -record or -random: how many cases run at the same time")
 	version   = flag.String("postgres", "15", "with -record or -random: the major version of Postgres")
@@ -39,7 +39,7 @@ type oracle struct {
 	kafka    *testenv.KafkaCluster
 	worker   *ConnectWorker
 	registry *registry
-	fake     *registry // Apicurio Registry refuses a JSON Schema that has no properties
+	fake     *registry // for Confluent's converters: Apicurio Registry refuses a JSON Schema that has no properties
 	database []string  // one for each case that runs
 }
 
@@ -144,7 +144,7 @@ func (o *oracle) debezium(ctx context.Context, c *Case, dsn string, place int) (
 	}
 	defer func() { err = errors.Join(err, p.Leave(context.WithoutCancel(ctx))) }()
 	d := Debezium{Worker: o.worker, Brokers: o.kafka.Brokers(), Registry: o.registry}
-	if c.has(jsonSchema) {
+	if c.confluent() {
 		d.Registry = o.fake
 	}
 	p.Registry = d.Registry.address

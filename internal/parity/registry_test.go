@@ -42,7 +42,7 @@ func (r *registry) tell(ctx context.Context, o *Outcome, prefix, except string) 
 			if err != nil {
 				return fmt.Errorf("schema %d: %w", id, err)
 			}
-			o.Schemas[id] = schema.Schema
+			o.Schemas[id] = oneLine(schema.Schema)
 		}
 	}
 	subjects, err := cl.Subjects(ctx)
@@ -59,7 +59,7 @@ func (r *registry) tell(ctx context.Context, o *Outcome, prefix, except string) 
 			return fmt.Errorf("subject %s: %w", subject, err)
 		}
 		for _, s := range all {
-			o.Subjects = append(o.Subjects, fmt.Sprintf("%s %d %s", strings.TrimPrefix(subject, prefix), s.Version, s.Schema.Schema))
+			o.Subjects = append(o.Subjects, fmt.Sprintf("%s %d %s", strings.TrimPrefix(subject, prefix), s.Version, oneLine(s.Schema.Schema)))
 		}
 	}
 	return nil
@@ -67,3 +67,14 @@ func (r *registry) tell(ctx context.Context, o *Outcome, prefix, except string) 
 
 // ccompat is where Apicurio Registry has the API of Confluent's registry.
 const ccompat = "/apis/ccompat/v7"
+
+// oneLine is a schema on one line. Protobuf's are on several.
+func oneLine(schema string) string {
+	switch {
+	case !strings.HasPrefix(schema, "syntax"):
+		return schema
+	case strings.Contains(schema, "package google.protobuf;"):
+		return "wrappers.proto"
+	}
+	return strings.Join(strings.Fields(schema), " ")
+}
