@@ -10,7 +10,7 @@ import (
 // A tcpSocket bounds what the kernel does with what the walsender sends, which costs more than everything else here:
 //
 //   - Each send wakes a thread of this process, also while nobody reads, because the runtime waits for all sockets. Between
-//     raise and lower it doesn't.
+//     raise and lower, that takes half a buffer.
 //   - The walsender sends each message by itself, and its kernel puts each into a packet. Only while the receive buffer is full
 //     does it gather them. So a small buffer halves the server's CPU time per row.
 //
@@ -25,8 +25,9 @@ type tcpSocket struct {
 const (
 	// smallBuffer is what the kernel doubles for its own needs. Of 16, 32, 64 and 128 KiB, 32 made catching up the fastest.
 	smallBuffer = 32 << 10
-	// smallWithin is the round trip up to which a window of 64 KiB is no limit: 64 MB/s. Beyond, the kernel chooses the buffer.
-	smallWithin = time.Millisecond
+	// smallWithin is the round trip within a host, where more follows as soon as the buffer is read. With a network between, a small
+	// buffer would be filled once for each pause. There the kernel chooses the buffer, of at least twice what raise asks for.
+	smallWithin = 100 * time.Microsecond
 )
 
 func newTCPSocket(conn net.Conn) *tcpSocket {
@@ -49,7 +50,7 @@ func newTCPSocket(conn net.Conn) *tcpSocket {
 	return s
 }
 
-// raise has the kernel wake nobody until the buffer is full or lower is called.
+// raise has the kernel wake nobody until the buffer is half full or lower is called.
 func (s *tcpSocket) raise() { s.control(s.high) }
 
 // lower has it wake a reader for the first byte.

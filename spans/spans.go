@@ -18,6 +18,7 @@ package spans
 import (
 	"context"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -31,8 +32,9 @@ import (
 
 const scope = "github.com/walpost/walpost/spans"
 
-// maxKey is the size of the largest key that becomes an attribute. A span waits in memory, and a key can be as large as a record.
-const maxKey = 1 << 10
+// maxText bounds what a span keeps of an event. A span waits in memory, and an id or a key can be as large as a record. A longer key is
+// left out, because its beginning is another key.
+const maxText = 1 << 10
 
 // New returns an observer for one relay. Its spans come from provider.
 func New(provider trace.TracerProvider) walpost.Observer {
@@ -67,12 +69,19 @@ func (o *observer) Ended(d *walpost.Delivery) {
 	}
 	span.SetAttributes(attributes(d)...)
 	if d.Reason != "" {
-		span.SetStatus(codes.Error, d.Why)
+		span.SetStatus(codes.Error, own(d.Why))
 	}
 	span.End(trace.WithTimestamp(d.Ended))
 }
 
+// own copies what a span keeps of a text of the event: the text can be a part of a row that is as large as a record. OTLP takes valid
+// UTF-8 alone, and refuses the whole batch for another text.
+func own(text string) string {
+	return strings.ToValidUTF8(strings.Clone(text[:min(len(text), maxText)]), "\uFFFD")
+}
+
 func (o *observer) begin(topic string) {
+	topic = own(topic)
 	o.topic, o.name = topic, "send"
 	common := []attribute.KeyValue{semconv.MessagingSystemKafka, semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("send")}
 	if topic != "" {
@@ -86,7 +95,7 @@ func (o *observer) begin(topic string) {
 func attributes(d *walpost.Delivery) []attribute.KeyValue {
 	attrs := make([]attribute.KeyValue, 0, 6)
 	if d.EventID != "" {
-		attrs = append(attrs, semconv.MessagingMessageID(d.EventID))
+		attrs = append(attrs, semconv.MessagingMessageID(own(d.EventID)))
 	}
 	if d.Partition >= 0 {
 		attrs = append(attrs, semconv.MessagingDestinationPartitionID(strconv.Itoa(int(d.Partition))))
@@ -94,7 +103,7 @@ func attributes(d *walpost.Delivery) []attribute.KeyValue {
 	if d.Offset >= 0 {
 		attrs = append(attrs, semconv.MessagingKafkaOffset(int(d.Offset)))
 	}
-	if d.Key != nil && len(d.Key) <= maxKey && utf8.Valid(d.Key) {
+	if d.Key != nil && len(d.Key) <= maxText && utf8.Valid(d.Key) {
 		attrs = append(attrs, semconv.MessagingKafkaMessageKey(string(d.Key)))
 	}
 	if d.Value == nil && d.Reason == "" {

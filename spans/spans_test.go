@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -73,6 +74,34 @@ func TestASpanIsOfTheDeliveryAndLinksToTheWriter(t *testing.T) {
 }
 
 // The writer's sampler decides for its events, and the provider's for others.
+// The texts of an event are parts of its row, which must not wait in memory with the span. And one that isn't UTF-8 would cost the batch.
+func TestASpanKeepsNothingOfARow(t *testing.T) {
+	row := strings.Repeat("x", 1<<20) + "id\xff"
+	d := delivery()
+	d.EventID, d.Why, d.Reason, d.Topic = row[1<<20:], row[1<<20:], "unroutable", row[:2000]
+	s := ended(t, sdk.AlwaysSample(), d)[0]
+	if s.Status().Description != "id\uFFFD" || len(s.Name()) != len("send ")+maxText {
+		t.Errorf("%+v, %d", s.Status(), len(s.Name()))
+	}
+	inRow := func(text string) bool {
+		at, begin := uintptr(unsafe.Pointer(unsafe.StringData(text))), uintptr(unsafe.Pointer(unsafe.StringData(row)))
+		return at >= begin && at < begin+uintptr(len(row))
+	}
+	if !strings.Contains(text(s.Attributes()), "messaging.message.id=id\uFFFD") {
+		t.Error(text(s.Attributes()))
+	}
+	d.EventID, d.Why, d.Topic = row[:100], row[:100], row[:50]
+	s = ended(t, sdk.AlwaysSample(), d)[0]
+	for _, a := range s.Attributes() {
+		if a.Value.Type() == attribute.STRING && inRow(a.Value.AsString()) {
+			t.Errorf("%s is a part of the row", a.Key)
+		}
+	}
+	if inRow(s.Status().Description) {
+		t.Error("the status is a part of the row")
+	}
+}
+
 func TestASpanIsSampledAsTheWriters(t *testing.T) {
 	sampled, unsampled, without := delivery(), delivery(), delivery()
 	unsampled.Headers = []walpost.Header{traceparent("00")}
@@ -85,7 +114,7 @@ func TestASpanIsSampledAsTheWriters(t *testing.T) {
 
 func TestASpanOfABadEventHasTheReason(t *testing.T) {
 	d := delivery()
-	d.Topic, d.Reason, d.Why, d.Offset, d.Partition, d.Key, d.Value = "", "unroutable", "column aggregate_type is NULL", -1, -1, make([]byte, maxKey+1), nil
+	d.Topic, d.Reason, d.Why, d.Offset, d.Partition, d.Key, d.Value = "", "unroutable", "column aggregate_type is NULL", -1, -1, make([]byte, maxText+1), nil
 	s := ended(t, sdk.AlwaysSample(), d)[0]
 	const want = "messaging.system=kafka messaging.operation.type=send messaging.operation.name=send messaging.message.id=7f3 error.type=unroutable"
 	if got := text(s.Attributes()); got != want || s.Name() != "send" || s.Status().Code != codes.Error || s.Status().Description != d.Why {

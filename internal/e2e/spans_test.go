@@ -170,9 +170,9 @@ func TestACollectorHoldsNothingUp(t *testing.T) {
 			if rep := s.settle(w, time.Minute); !rep.OK() || rep.Duplicates > 0 {
 				t.Errorf("%s", rep.String())
 			}
-			eventually(t, time.Minute, "the loss is told", func() bool { return strings.Contains(r.log.String(), "spans do not reach the collector") })
+			eventually(t, time.Minute, "the loss is told", func() bool { return strings.Contains(r.log.String(), "spans are lost") })
 			r.stopsClean()
-			if n := strings.Count(r.log.String(), "spans do not reach"); n != 1 {
+			if n := strings.Count(r.log.String(), "spans are lost"); n != 1 {
 				t.Errorf("the log tells it %d times", n)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,7 +59,7 @@ func (c *Config) Reach(ctx context.Context) condition.Finding {
 	defer cancel()
 	f := condition.Finding{Side: condition.Collector, Name: "tracing.endpoint", Verdict: condition.OK, Why: "the collector accepts spans"}
 	if err := c.client(otlptracehttp.WithRetry(otlptracehttp.RetryConfig{})).UploadTraces(ctx, nil); err != nil {
-		f.Verdict, f.Why = condition.Warn, "the collector accepts no spans, so they would be lost: "+err.Error()
+		f.Verdict, f.Why = condition.Warn, "the collector accepts no spans, so they would be lost: "+c.hide(err)
 		f.Fix = fix.ByWords("Name the base URL of an OTLP/HTTP receiver, usually at port 4318, and set what it requires in OTEL_EXPORTER_OTLP_HEADERS and OTEL_EXPORTER_OTLP_CERTIFICATE.")
 	}
 	return f
@@ -68,18 +69,40 @@ const (
 	reachWithin = 5 * time.Second
 	closeWithin = 2 * time.Second
 	sayEvery    = 10 * time.Minute
-	mostSpans   = 2048 // that wait, as in the SDK
+	mostSpans   = 2048    // that wait, as in the SDK
+	mostOf      = 1 << 20 // spans or milliseconds in a variable
 )
 
 func (c *Config) client(more ...otlptracehttp.Option) otlptrace.Client {
+	return otlptracehttp.NewClient(append(more, otlptracehttp.WithEndpointURL(c.url().String()))...)
+}
+
+// url is where spans are sent.
+func (c *Config) url() *url.URL {
 	u, err := url.Parse(c.Endpoint)
 	if err != nil { // Validate has refused it
-		u = new(url.URL)
+		return new(url.URL)
 	}
-	if !strings.HasSuffix(u.Path, "/v1/traces") {
-		u.Path = path.Join("/", u.Path, "v1/traces")
+	if u.Path = path.Join("/", u.Path); !strings.HasSuffix(u.Path, "/v1/traces") {
+		u.Path = path.Join(u.Path, "v1/traces")
 	}
-	return otlptracehttp.NewClient(append(more, otlptracehttp.WithEndpointURL(u.String()))...)
+	return u
+}
+
+// hide is an error of the exporter without what is secret: a token in the path of the URL, and the values of headers, which a
+// collector's answer can repeat.
+func (c *Config) hide(err error) string {
+	u, text := c.url(), err.Error()
+	text = strings.ReplaceAll(text, u.String(), u.Scheme+"://"+u.Host)
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"} {
+		for header := range strings.SplitSeq(os.Getenv(name), ",") {
+			_, value, _ := strings.Cut(header, "=")
+			if plain, err := url.PathUnescape(strings.TrimSpace(value)); err == nil && plain != "" {
+				text = strings.ReplaceAll(text, plain, "…")
+			}
+		}
+	}
+	return text
 }
 
 // prepare makes what depends on the environment. The SDK reports what it doesn't understand there, and goes on without it. Here it is
@@ -87,6 +110,7 @@ func (c *Config) client(more ...otlptracehttp.Option) otlptrace.Client {
 func (c *Config) prepare(version string) (*otlptrace.Exporter, *resource.Resource, error) {
 	var wrong complaints
 	defer wrong.collect()()
+	wrong.variables()
 	ctx := context.Background()
 	own, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
 		resource.WithAttributes(semconv.ServiceName("walpost"), semconv.ServiceVersion(version)), resource.WithFromEnv())
@@ -95,6 +119,27 @@ func (c *Config) prepare(version string) (*otlptrace.Exporter, *resource.Resourc
 	wrong.add("exporter", err)
 	sdk.NewTracerProvider(sdk.WithResource(own)) // reads the sampler; without a processor there is nothing to shut down
 	return exporter, own, wrong.err()
+}
+
+// variables adds what is wrong with variables that the SDK reads without a complaint. Some of them would end the process.
+func (c *complaints) variables() {
+	for _, name := range []string{"MAX_QUEUE_SIZE", "MAX_EXPORT_BATCH_SIZE", "SCHEDULE_DELAY", "EXPORT_TIMEOUT"} {
+		name = "OTEL_BSP_" + name
+		if value := os.Getenv(name); value != "" {
+			if n, err := strconv.Atoi(value); err != nil || n < 1 || n > mostOf {
+				c.add(name, fmt.Errorf("must be a number from 1 to %d", mostOf))
+			}
+		}
+	}
+	for name, known := range map[string][]string{
+		"OTEL_EXPORTER_OTLP_PROTOCOL": {"http/protobuf"}, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": {"http/protobuf"},
+		"OTEL_EXPORTER_OTLP_COMPRESSION": {"gzip", "none"}, "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": {"gzip", "none"},
+		"OTEL_SDK_DISABLED": {"false"}, "OTEL_TRACES_EXPORTER": {"otlp"},
+	} {
+		if value := os.Getenv(name); value != "" && !slices.Contains(known, value) {
+			c.add(name, fmt.Errorf("must be %s, or unset", strings.Join(known, " or ")))
+		}
+	}
 }
 
 // complaints are errors that the SDK reports.
@@ -123,13 +168,17 @@ func (c *complaints) Handle(err error) { c.add("opentelemetry", err) }
 // collect has the SDK, of which a process has one, report to c until the returned function is called. Afterwards it is silent: the
 // exporter's errors are told by a Tracer.
 func (c *complaints) collect() (end func()) {
+	one.Lock()
 	otel.SetErrorHandler(c)
 	otel.SetLogger(logr.FromSlogHandler(heard{c}))
 	return func() {
 		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
 		otel.SetLogger(logr.Discard())
+		one.Unlock()
 	}
 }
+
+var one sync.Mutex // collects at a time
 
 // heard is what the SDK logs as an error. Its values may be secret.
 type heard struct{ *complaints }
@@ -139,7 +188,10 @@ func (h heard) WithAttrs([]slog.Attr) slog.Handler             { return h }
 func (h heard) WithGroup(string) slog.Handler                  { return h }
 func (h heard) Handle(_ context.Context, r slog.Record) error {
 	r.Attrs(func(a slog.Attr) bool {
-		if err, ok := a.Value.Any().(error); ok {
+		switch err, ok := a.Value.Any().(error); {
+		case ok && strings.HasPrefix(r.Message, "escape header"): // which the error quotes
+			h.add("OTEL_EXPORTER_OTLP_HEADERS", errors.New(r.Message))
+		case ok:
 			h.add(r.Message, err)
 		}
 		return true
@@ -165,7 +217,7 @@ func (c *Config) Open(version string, log *slog.Logger) (*Tracer, error) {
 	if n, err := strconv.Atoi(os.Getenv("OTEL_BSP_MAX_QUEUE_SIZE")); err == nil && n > 0 {
 		most = n
 	}
-	q := &queue{exporter: exporter, most: int64(most), log: log}
+	q := &queue{exporter: exporter, most: int64(most), log: log, hide: c.hide}
 	q.SpanProcessor = sdk.NewBatchSpanProcessor(outlet{q}, sdk.WithMaxQueueSize(most))
 	return &Tracer{sdk.NewTracerProvider(sdk.WithResource(own), sdk.WithSpanProcessor(q)), q, log}, nil
 }
@@ -174,7 +226,8 @@ func (c *Config) Open(version string, log *slog.Logger) (*Tracer, error) {
 func (t *Tracer) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
-	if err := t.Shutdown(ctx); err != nil {
-		t.log.Warn("spans are lost, because the collector did not take them in time", "lost", t.queue.waiting.Load(), "err", err)
+	err := t.Shutdown(ctx)
+	if n := t.queue.waiting.Load() + t.queue.dropped.Load() + t.queue.lost.Load(); n > 0 {
+		t.log.Warn("the relay stops before the collector has taken all spans", "lost", n, "err", err)
 	}
 }

@@ -32,7 +32,15 @@ func TestAMistakeIsRefused(t *testing.T) {
 		{valid, "OTEL_EXPORTER_OTLP_HEADERS", "secret", "parse headers: missing"},
 		{valid, "OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "parse duration"},
 		{valid, "OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere/ca.pem", "read tls ca cert file: open /nowhere/ca.pem"},
+		{valid, "OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret%ss", "OTEL_EXPORTER_OTLP_HEADERS: escape header"},
 		{valid, "OTEL_RESOURCE_ATTRIBUTES", "team", "missing value: [team]"},
+		{valid, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "-1", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE: must be a number from 1 to 1048576"}, // a panic of the SDK
+		{valid, "OTEL_BSP_MAX_QUEUE_SIZE", "99999999999999", "OTEL_BSP_MAX_QUEUE_SIZE: must be a number"},
+		{valid, "OTEL_BSP_SCHEDULE_DELAY", "5s", "OTEL_BSP_SCHEDULE_DELAY: must be a number"},
+		{valid, "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL: must be http/protobuf, or unset"},
+		{valid, "OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "must be gzip or none, or unset"},
+		{valid, "OTEL_SDK_DISABLED", "true", "OTEL_SDK_DISABLED: must be false"},
+		{valid, "OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", ""},
 	} {
 		t.Run(c.endpoint+" "+c.variable, func(t *testing.T) {
 			if c.variable != "" {
@@ -69,8 +77,11 @@ func TestTheCheckAsksTheCollector(t *testing.T) {
 		http.Error(w, "wrong key "+r.Header.Get("Api-Key")+" at "+r.URL.Path, http.StatusForbidden)
 	})
 	c.Answer.Store(&denies)
-	if f := (&Config{Endpoint: c.URL + "/otlp"}).Reach(t.Context()); f.Verdict != condition.Warn || !strings.Contains(f.Why, "wrong key abc at /otlp/v1/traces") || len(f.Fix) == 0 {
+	if f := (&Config{Endpoint: c.URL + "/otlp"}).Reach(t.Context()); f.Verdict != condition.Warn || !strings.Contains(f.Why, "wrong key … at /otlp/v1/traces") || len(f.Fix) == 0 {
 		t.Errorf("%+v", f)
+	}
+	if f := (&Config{Endpoint: c.URL + "/token/v1/traces/"}).Reach(t.Context()); strings.Contains(f.Why, c.URL+"/token") || !strings.Contains(f.Why, c.URL) {
+		t.Errorf("the path of the URL may be secret: %+v", f)
 	}
 	down := collector.Start(t)
 	down.Close()
@@ -160,7 +171,7 @@ func TestACollectorThatHangsCostsSpansOnly(t *testing.T) {
 	}
 	c.Answer.Store(nil)
 	close(release)
-	eventually(t, "the loss is told", func() bool { return strings.Contains(said.String(), "lost=4901") })
+	eventually(t, "the loss is told", func() bool { return strings.Contains(said.String(), "lost_at_most=4901") })
 	eventually(t, "the others arrive", func() bool { return len(c.Spans()) == 99 }) // the request that hung is not among them
 	eventually(t, "and that it is over", func() bool { return strings.Contains(said.String(), "spans reach the collector again") })
 	release = make(chan struct{})
@@ -170,7 +181,7 @@ func TestACollectorThatHangsCostsSpansOnly(t *testing.T) {
 	if tracer.Close(); time.Since(from) > 10*closeWithin {
 		t.Errorf("the stop took %s", time.Since(from))
 	}
-	if text := said.String(); strings.Count(text, "do not reach the collector") != 1 || strings.Count(text, "in time") != 1 {
+	if text := said.String(); strings.Count(text, "spans are lost") != 1 || strings.Count(text, "the relay stops") != 1 || !strings.Contains(text, "lost=5000 ") {
 		t.Errorf("%s", text)
 	}
 }
@@ -187,18 +198,18 @@ func TestACollectorThatIsDownIsToldOnce(t *testing.T) {
 		lost += 50
 	}
 	tracer.Close()
-	if text := said.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "refused") || strings.Contains(text, "in time") {
+	if text := said.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "refused") || !strings.Contains(text, "lost_at_most=50 ") || !strings.Contains(text, "lost=950 ") {
 		t.Errorf("%s", text)
 	}
 	q := &queue{log: slog.New(slog.NewTextHandler(said, nil))}
 	now := time.Now()
-	q.report(5, context.DeadlineExceeded, now)
-	q.report(6, context.DeadlineExceeded, now.Add(sayEvery-1))
-	q.report(7, context.DeadlineExceeded, now.Add(sayEvery))
-	q.report(8, context.DeadlineExceeded, now.Add(sayEvery))
-	q.report(0, nil, now.Add(2*sayEvery))
-	q.report(0, nil, now.Add(2*sayEvery))
-	if text := said.String(); strings.Count(text, "\n") != 4 || !strings.Contains(text, "lost=5 ") || !strings.Contains(text, "lost=13 ") || !strings.Contains(text, "lost_meanwhile=8") {
+	q.report(5, "timeout", now)
+	q.report(6, "timeout", now.Add(sayEvery-1))
+	q.report(7, "timeout", now.Add(sayEvery))
+	q.report(8, "timeout", now.Add(sayEvery))
+	q.report(0, "", now.Add(2*sayEvery))
+	q.report(0, "", now.Add(2*sayEvery))
+	if text := said.String(); strings.Count(text, "\n") != 5 || !strings.Contains(text, "lost_at_most=5 ") || !strings.Contains(text, "lost_at_most=13 ") || !strings.Contains(text, "lost_meanwhile=8") {
 		t.Errorf("%s", text)
 	}
 }

@@ -17,12 +17,14 @@ type queue struct {
 	exporter sdk.SpanExporter
 	most     int64
 	log      *slog.Logger
+	hide     func(err error) string // what may be logged of an exporter's error
 
 	waiting atomic.Int64
 	dropped atomic.Int64 // because too many waited, since the newest report
 
+	lost atomic.Int64 // by the exporter or because too many waited, and not told
+
 	// Of the goroutine that exports.
-	lost int64     // and not told
 	said time.Time // when the newest loss was told
 	down bool      // it was told, and not that it is over
 }
@@ -46,27 +48,27 @@ type outlet struct{ *queue }
 func (o outlet) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := o.exporter.ExportSpans(ctx, spans)
 	o.waiting.Add(-int64(len(spans)))
-	lost := o.dropped.Swap(0)
-	if err != nil {
-		lost += int64(len(spans))
+	lost, why := o.dropped.Swap(0), ""
+	if err != nil { // the collector may have taken a part
+		lost, why = lost+int64(len(spans)), o.hide(err)
 	} else if lost > 0 {
-		err = fmt.Errorf("more than %d spans waited: sample fewer (OTEL_TRACES_SAMPLER), or raise OTEL_BSP_MAX_QUEUE_SIZE", o.most)
+		why = fmt.Sprintf("more than %d spans waited: sample fewer (OTEL_TRACES_SAMPLER), or raise OTEL_BSP_MAX_QUEUE_SIZE", o.most)
 	}
-	o.report(lost, err, time.Now())
+	o.report(lost, why, time.Now())
 	return nil // it was told
 }
 
 func (o outlet) Shutdown(ctx context.Context) error { return o.exporter.Shutdown(ctx) }
 
 // report logs that spans are lost: once, then now and then, and when it is over.
-func (q *queue) report(lost int64, err error, now time.Time) {
-	q.lost += lost
+func (q *queue) report(lost int64, why string, now time.Time) {
+	q.lost.Add(lost)
 	switch {
 	case lost > 0 && (q.said.IsZero() || now.Sub(q.said) >= sayEvery):
-		q.log.Warn("spans do not reach the collector: they are lost, and the delivery goes on", "lost", q.lost, "err", err)
-		q.lost, q.said, q.down = 0, now, true
+		q.log.Warn("spans are lost, and delivery goes on", "lost_at_most", q.lost.Swap(0), "err", why)
+		q.said, q.down = now, true
 	case lost == 0 && q.down:
-		q.log.Info("spans reach the collector again", "lost_meanwhile", q.lost)
-		q.lost, q.down = 0, false
+		q.log.Info("spans reach the collector again", "lost_meanwhile", q.lost.Swap(0))
+		q.down = false
 	}
 }

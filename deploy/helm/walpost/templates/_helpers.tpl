@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.config.http.tls -}}, scheme: HTTPS{{- end -}}
 {{- end -}}
 
-{{- /* A stop waits shutdown_grace for acknowledgements, and then writes the last checkpoint. */ -}}
+{{- /* A stop waits shutdown_grace for acknowledgements, and then writes the last checkpoint and sends the last spans, for 2 s at most. */ -}}
 {{- define "walpost.grace" -}}
 {{- if .Values.terminationGracePeriodSeconds -}}
 {{- int .Values.terminationGracePeriodSeconds -}}
