@@ -11,8 +11,8 @@ import (
 
 const runID = "018f2a5c-0000-7000-8000-000000000001"
 
-// result routes ev, and shows the record, "nothing", or "!" and the error.
-func result(t *testing.T, change func(*Config), ev *cdc.Event) string {
+// routerOf returns a Router with the changed configuration.
+func routerOf(t *testing.T, change func(*Config)) *Router {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.TopicPrefix = "shop"
@@ -24,6 +24,13 @@ func result(t *testing.T, change func(*Config), ev *cdc.Event) string {
 		t.Fatal(err)
 	}
 	r.SetRunID(runID)
+	return r
+}
+
+// result routes ev, and shows the record, "nothing", or "!" and the error.
+func result(t *testing.T, change func(*Config), ev *cdc.Event) string {
+	t.Helper()
+	r := routerOf(t, change)
 	var rec cdc.Record
 	ok, err := r.Route(ev, &rec)
 	switch {
@@ -411,16 +418,7 @@ func TestAnEventCostsTwoAllocations(t *testing.T) {
 
 func costsTwoAllocations(t *testing.T, name string, change func(*Config)) {
 	t.Helper()
-	cfg := DefaultConfig()
-	cfg.TopicPrefix = "shop"
-	if change != nil {
-		change(&cfg)
-	}
-	r, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.SetRunID(runID)
+	r := routerOf(t, change)
 	ev := insert(outbox, "59a42efd-b015-44a9-9dde-cb36d9002425", "order", "4711", "Placed", `{"a": 1, "b": "ä"}`)
 	var rec cdc.Record
 	if n := testing.AllocsPerRun(100, func() {

@@ -59,11 +59,7 @@ func (c *avroConverter) AppendText(dst []byte, topic string, s *Schema, text []b
 	if s == nil || s.Type != String {
 		return c.Append(dst, topic, s, string(text))
 	}
-	a, err := c.schema(s)
-	if err != nil {
-		return dst, false, err
-	}
-	if out, err = c.frame(dst, topic, a); err != nil {
+	if out, err = c.open(dst, topic, s); err != nil {
 		return dst, false, err
 	}
 	out = appendBranch(out, s)
@@ -84,6 +80,28 @@ func appendBranch(dst []byte, s *Schema) []byte {
 		return append(dst, 0)
 	}
 	return append(dst, 2)
+}
+
+// appendFixed appends a floating-point number or a boolean, which Avro and Protobuf encode alike.
+func appendFixed(dst []byte, s *Schema, v any) ([]byte, error) {
+	switch v := v.(type) {
+	case float64:
+		if s.Type == Float64 {
+			return enc.LittleEndian.AppendUint64(dst, math.Float64bits(v)), nil
+		}
+	case float32:
+		if s.Type == Float32 {
+			return enc.LittleEndian.AppendUint32(dst, math.Float32bits(v)), nil
+		}
+	case bool:
+		if s.Type == Boolean {
+			if v {
+				return append(dst, 1), nil
+			}
+			return append(dst, 0), nil
+		}
+	}
+	return dst, errShape(s, v)
 }
 
 // appendAvro appends v in Avro's binary encoding.
@@ -110,21 +128,8 @@ func appendAvro(dst []byte, s *Schema, v any) (_ []byte, err error) {
 			}
 			return enc.AppendVarint(dst, v), nil
 		}
-	case float64:
-		if s.Type == Float64 {
-			return enc.LittleEndian.AppendUint64(dst, math.Float64bits(v)), nil
-		}
-	case float32:
-		if s.Type == Float32 {
-			return enc.LittleEndian.AppendUint32(dst, math.Float32bits(v)), nil
-		}
-	case bool:
-		if s.Type == Boolean {
-			if v {
-				return append(dst, 1), nil
-			}
-			return append(dst, 0), nil
-		}
+	case float64, float32, bool:
+		return appendFixed(dst, s, v)
 	case []byte:
 		if s.Type == Bytes {
 			return append(enc.AppendVarint(dst, int64(len(v))), v...), nil

@@ -54,11 +54,7 @@ func (c *jsonSchemaConverter) AppendText(dst []byte, topic string, s *Schema, te
 	if s == nil || s.Type != String || logical(s) {
 		return c.Append(dst, topic, s, string(text))
 	}
-	a, err := c.schema(s)
-	if err != nil {
-		return dst, false, err
-	}
-	if out, err = c.frame(dst, topic, a); err != nil {
+	if out, err = c.open(dst, topic, s); err != nil {
 		return dst, false, err
 	}
 	return appendJSONString(out, text), false, nil

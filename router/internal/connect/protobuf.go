@@ -62,11 +62,7 @@ func (c *protobufConverter) AppendText(dst []byte, topic string, s *Schema, text
 	if s == nil || s.Type != String || logical(s) {
 		return c.Append(dst, topic, s, string(text))
 	}
-	a, err := c.schema(s)
-	if err != nil {
-		return dst, false, err
-	}
-	if out, err = c.frame(dst, topic, a); err != nil {
+	if out, err = c.open(dst, topic, s); err != nil {
 		return dst, false, err
 	}
 	return appendProtoText(appendWrapperIndex(out, protoString), 1, false, text), false, nil

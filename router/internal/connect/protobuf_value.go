@@ -214,28 +214,10 @@ func appendProtoScalar(dst []byte, number int, presence bool, s *Schema, v any) 
 
 // appendProtoNumber appends a number or a boolean without its tag.
 func appendProtoNumber(dst []byte, s *Schema, v any) ([]byte, error) {
-	switch v := v.(type) {
-	case int64:
-		if s.Type >= Int8 && s.Type <= Int64 {
-			return enc.AppendUvarint(dst, uint64(v)), nil
-		}
-	case float64:
-		if s.Type == Float64 {
-			return enc.LittleEndian.AppendUint64(dst, math.Float64bits(v)), nil
-		}
-	case float32:
-		if s.Type == Float32 {
-			return enc.LittleEndian.AppendUint32(dst, math.Float32bits(v)), nil
-		}
-	case bool:
-		if s.Type == Boolean {
-			if v {
-				return append(dst, 1), nil
-			}
-			return append(dst, 0), nil
-		}
+	if v, ok := v.(int64); ok && s.Type >= Int8 && s.Type <= Int64 {
+		return enc.AppendUvarint(dst, uint64(v)), nil
 	}
-	return dst, errShape(s, v)
+	return appendFixed(dst, s, v)
 }
 
 // appendProtoText appends a field. It has a question mark for each half of a surrogate pair, as in Java.

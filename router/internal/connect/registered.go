@@ -49,6 +49,15 @@ func (c *registered) Check(s *Schema) error {
 	return err
 }
 
+// open appends what is before a value with the schema s.
+func (c *registered) open(dst []byte, topic string, s *Schema) ([]byte, error) {
+	a, err := c.schema(s)
+	if err != nil {
+		return dst, err
+	}
+	return c.frame(dst, topic, a)
+}
+
 // frame appends what is before a value.
 func (c *registered) frame(dst []byte, topic string, a *registeredSchema) ([]byte, error) {
 	id, known := a.ids[topic]
