@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
@@ -95,6 +96,13 @@ type SourceConfig struct {
 const (
 	KindWAL  = "wal"
 	KindPoll = "poll"
+)
+
+// An Observer is told how the delivery of each event ended: by a Delivery. A Header is a header of its record.
+type (
+	Observer = relay.Observer
+	Delivery = relay.Delivery
+	Header   = cdc.Header
 )
 
 // DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.

@@ -50,13 +50,6 @@ import (
 	"github.com/walpost/walpost/slot"
 )
 
-// An Observer is told how the delivery of each event ended: by a Delivery. A Header is a header of its record.
-type (
-	Observer = relay.Observer
-	Delivery = relay.Delivery
-	Header   = cdc.Header
-)
-
 // A Relay delivers one database's outbox to Kafka. Run is called once; Status by any goroutine, at any time.
 type Relay struct {
 	cfg      Config
