@@ -98,10 +98,16 @@ func (r *Report) note(count *int, format string, args ...any) {
 
 // New returns an empty ledger.
 func New() *Ledger {
-	return &Ledger{
-		committed: map[string]entry{}, seen: map[string]sighting{},
-		parts: map[partition]*run{}, keys: map[topicKey]int32{}, seed: maphash.MakeSeed(),
-	}
+	l := &Ledger{seed: maphash.MakeSeed()}
+	l.Reset()
+	return l
+}
+
+// Reset removes all entries.
+func (l *Ledger) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.committed, l.seen, l.parts, l.keys, l.rep = map[string]entry{}, map[string]sighting{}, map[partition]*run{}, map[topicKey]int32{}, Report{}
 }
 
 // Commit enters a committed event: its id, its key, and its number n among the events of that key,

@@ -153,6 +153,15 @@ func (j *Judge) buried() (n int) {
 	return n
 }
 
+// Forget removes what was entered so far. An event of before that arrives again counts as invented.
+func (j *Judge) Forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ledger.Reset()
+	j.ends, j.rows, j.appended, j.letters = map[string][]end{}, map[string]keyed{}, map[string]time.Time{}, map[string]bool{}
+	j.arrivals, j.samples, j.crashes, j.saves = nil, nil, nil, nil
+}
+
 // A Verdict is what a judge found. Broken has each broken promise once, with its first examples.
 type Verdict struct {
 	Committed, Lost, Reordered, Duplicates int

@@ -207,3 +207,19 @@ func TestALetterStandsForItsRow(t *testing.T) {
 		t.Errorf("with a letter of another row: %s", &v)
 	}
 }
+
+// A judge that has forgotten holds nothing against the new events, and an old one that arrives again is no one's.
+func TestWhatIsForgottenMayNotComeAgain(t *testing.T) {
+	f := &fake{j: NewJudge(fakeWindow, false), now: time.UnixMilli(1_000_000_000_000), ids: map[int]string{}}
+	f.life()
+	f.j.Forget()
+	f.j.Commit("new", "key-0", 1)
+	f.produce("new", "key-0", 0)
+	if v := f.j.Judge(); len(v.Broken) > 0 || v.Committed != 1 || v.Duplicates != 0 {
+		t.Errorf("the next events: %s", &v)
+	}
+	f.produce("id-30", "key-2", 2)
+	if v := f.j.Judge(); !v.breaks("invented") {
+		t.Errorf("an old event again: %s", &v)
+	}
+}

@@ -69,7 +69,10 @@ type run struct {
 	program                         string // in place of walpost, of instances that are launched from now on
 	unverified                      bool   // walpost verify is not asked
 	flood                           bool   // the writers wait for nobody
-	always                          bool   // an instance that halts is started again, too, as Kubernetes does
+	// How many events more than arrived the writers commit before they wait: a fault on a slow machine is not about how long it takes
+	// to catch up.
+	backlog int64
+	always  bool // an instance that halts is started again, too, as Kubernetes does
 
 	mu       sync.Mutex
 	slots    int // positions of different slots cannot be compared
@@ -78,6 +81,7 @@ type run struct {
 	recovery time.Duration
 	markers  int
 	verdict  Verdict
+	earlier  Verdict // of what the judge has forgotten
 }
 
 // newRun makes the surroundings of one run. Nothing runs in them so far but the consumer.
@@ -86,7 +90,7 @@ func newRun(t testing.TB, s *servers, o options, seed uint64, version string) *r
 	s.number++
 	r := &run{
 		TB: t, servers: s, options: o, rnd: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), pg: s.pg(version), dir: t.TempDir(),
-		judge: NewJudge(o.window, o.exactlyOnce), toPG: wire.New(t), reached: map[string]bool{}, epochs: map[string]bool{},
+		judge: NewJudge(o.window, o.exactlyOnce), toPG: wire.New(t), backlog: 5000, reached: map[string]bool{}, epochs: map[string]bool{},
 	}
 	r.dsn = r.pg.Database(t)
 	r.name = fmt.Sprintf("faults_%d_%d", os.Getpid(), s.number)
@@ -126,13 +130,9 @@ func (r *run) observe(rec *kgo.Record) {
 	r.judge.Observe(entry, time.Now(), appended)
 }
 
-// backlog is how many events more than arrived the writers commit before they wait: a fault on a slow machine is not about how
-// long it takes to catch up.
-const backlog = 5000
-
 func (r *run) wrote(numbers map[string]int64, behind uint64) {
 	r.judge.Wrote(numbers, behind)
-	for !r.silent.Load() && !r.flood && r.load.Committed()-int64(r.judge.Arrived()) > backlog {
+	for !r.silent.Load() && !r.flood && r.load.Committed()-int64(r.judge.Arrived()) > r.backlog {
 		time.Sleep(50 * time.Millisecond)
 	}
 }
@@ -425,6 +425,8 @@ func (r *run) finish() {
 	r.recovers()
 	r.quiet()
 	r.settle()
+	r.verdict.Committed += r.earlier.Committed
+	r.verdict.Duplicates += r.earlier.Duplicates
 	if r.walpost() && !r.unverified {
 		code, out := r.runs("verify")
 		// It does not see the other rules, and it reports what comes late.
@@ -474,6 +476,26 @@ func (r *run) settle() {
 	if r.judge.Torn() > 0 {
 		r.reach(insideTransaction)
 	}
+}
+
+// forget judges what was written so far, and begins with empty tables, new keys and a judge that remembers nothing, so that a
+// run may have more events than fit into memory.
+func (r *run) forget() {
+	r.Helper()
+	r.quiet()
+	if r.settle(); len(r.verdict.Broken) > 0 {
+		return // finish finds the same
+	}
+	r.earlier.Committed += r.verdict.Committed
+	r.earlier.Duplicates += r.verdict.Duplicates
+	r.judge.Forget()
+	r.pg.Exec(r, r.dsn, "TRUNCATE outbox, kept.outbox")
+	load := r.load
+	r.load = &shop.Shop{
+		DSN: load.DSN, Writers: load.Writers, MaxRows: load.MaxRows, Pause: load.Pause, Seed: r.rnd.Uint64(), History: load.History, Wild: load.Wild,
+		Wrote: load.Wrote, Tag: fmt.Sprintf("%d_", r.earlier.Committed),
+	}
+	r.write()
 }
 
 // The situations that a run can be required to reach: one that did not proves nothing of its promise.

@@ -177,10 +177,13 @@ func (r *run) outages() []outage {
 }
 
 // soak has one process outlive everything that it can, -times times, and wants as much memory and as many goroutines in
-// the second half as in the first.
+// the second half as in the first. More than once is under a heavy load, whose events are judged after each time.
 func soak(r *run) {
-	if r.times > 1 {
-		r.load.Writers, r.load.Pause = 8, 30*time.Millisecond
+	heavy := r.times > 1
+	if heavy {
+		r.load.Writers, r.load.MaxRows, r.load.Pause, r.backlog = 8, 100, time.Millisecond, 50_000
+		r.pg.Exec(r, r.dsn, "ALTER SYSTEM SET max_wal_size = '1GB'", "SELECT pg_reload_conf()")
+		defer r.pg.Exec(r, r.dsn, "ALTER SYSTEM RESET max_wal_size", "SELECT pg_reload_conf()")
 	}
 	r.begin()
 	p := r.relays[0]
@@ -191,7 +194,7 @@ func soak(r *run) {
 		r.recovers()
 		time.Sleep(2 * time.Second) // connections that were lost are back, or gone
 		memory, goroutines = max(memory, p.memory("VmRSS")), max(goroutines, p.metric("go_goroutines"))
-		r.tell("%d events, at most %d MB and %.0f goroutines", r.judge.Arrived(), memory>>20, goroutines)
+		r.tell("%d events, at most %d MB and %.0f goroutines", r.earlier.Committed+r.judge.Arrived(), memory>>20, goroutines)
 	}
 	half := func() {
 		for range (r.times + 1) / 2 {
@@ -202,6 +205,9 @@ func soak(r *run) {
 				r.pause(2 * time.Second)
 			}
 			measure()
+			if heavy {
+				r.forget()
+			}
 		}
 	}
 	measure()
