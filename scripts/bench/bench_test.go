@@ -28,7 +28,7 @@ import (
 var (
 	rows        = flag.Int("rows", 100_000, "rows for Strategies")
 	backlogs    = flag.String("backlogs", "transaction=500000,rows=300000", "the backlogs, each with its rows: "+strings.Join(slices.Sorted(maps.Keys(shapes)), ", "))
-	readers     = flag.String("readers", "pg_recvlogical,walpost", "who reads, in Backlog and Latency; also walpost-exactly-once, walpost-avro, walpost-avro-expanded, debezium, debezium-tuned")
+	readers     = flag.String("readers", "pg_recvlogical,walpost", "who reads, in Backlog and Latency; also walpost-exactly-once, walpost-avro, walpost-avro-expanded, debezium, debezium-tuned; direct in Latency")
 	results     = flag.String("results", "", "a file to append each result to, as JSON")
 	rounds      = flag.Int("rounds", 3, "times that each reader is measured")
 	rates       = flag.String("rates", "200,1000,3000", "events per second for the measurement of latency")
@@ -57,6 +57,8 @@ type env struct {
 	extra  string // sections of walpost.yaml
 	once   bool   // extra asks for exactly_once
 	seq    int    // the number of the last row that pace wrote
+
+	committed func(payload string) // called by pace's writers after each commit; nil: nobody asks
 }
 
 const schema = `

@@ -25,14 +25,15 @@ import (
 )
 
 // A follower is a way to follow the table while rows are written. start starts it and returns its
-// process, how to wait for the ages of the next n rows in milliseconds, and how to end it.
+// process (nil if it has none of its own), how to wait for the ages of the next n rows in milliseconds, and how to end it.
 type follower struct {
 	name  string
 	start func(b *testing.B, slot string, most int) (p *process, arrive func(n int) []float64, stop func())
 }
 
 // A reader runs, and single rows are written at each rate. The time to a consumer starts at the
-// statement's clock just before the commit. The consumer of pg_recvlogical is a pipe, without Kafka.
+// statement's clock just before the commit. The consumer of pg_recvlogical is a pipe, without Kafka, and direct has no relay: the
+// writers produce each row after its commit.
 // The time to the acknowledgement is from the histogram of walpost.
 func BenchmarkLatency(b *testing.B) {
 	e := start(b, testenv.Param("autovacuum", "off"))
@@ -45,6 +46,9 @@ func BenchmarkLatency(b *testing.B) {
 	}
 	if path := findRecvlogical(b); path != "" && measures("pg_recvlogical") {
 		all = append(all, follower{"pg_recvlogical", e.pipe(path)})
+	}
+	if measures("direct") {
+		all = append(all, follower{"direct", e.direct})
 	}
 	for _, name := range []string{"debezium", "debezium-tuned"} {
 		if measures(name) {
@@ -75,14 +79,14 @@ func (e *env) latency(b *testing.B, f follower, rate int) map[string]float64 {
 	p, arrive, stop := f.start(b, slot, rate**warmUp+rows)
 	e.pace(b, rate, *warmUp)
 	arrive(rate * *warmUp)
-	earlier := histogram(b, p.out.Page())
-	began, cpu := time.Now(), processorTime(p.cmd.Process.Pid)
+	earlier := histogram(b, p)
+	began, cpu := time.Now(), p.processorTimeSoFar()
 	e.pace(b, rate, *seconds)
 	took := time.Since(began).Seconds()
-	cpu = processorTime(p.cmd.Process.Pid) - cpu
+	cpu = p.processorTimeSoFar() - cpu
 	consumed := arrive(rows)
 	time.Sleep(300 * time.Millisecond) // the histogram is published several times a second
-	after := histogram(b, p.out.Page())
+	after := histogram(b, p)
 	for i := range after {
 		after[i].count -= earlier[i].count
 	}
@@ -96,9 +100,10 @@ func (e *env) latency(b *testing.B, f follower, rate int) map[string]float64 {
 		figures["consumed-ms-"+quantileName(q)] = at(consumed, q)
 	}
 	figures["written/s"] = float64(rows) / took
-	figures["CPU-%"] = 100 * cpu / took
 	stop()
-	figures["peak-MB"] = p.peak
+	if p != nil {
+		figures["CPU-%"], figures["peak-MB"] = 100*cpu/took, p.peak
+	}
 	e.drop(b, slot)
 	return figures
 }
@@ -111,6 +116,22 @@ func (e *env) following(relay func(b *testing.B, slot, prefix string) *process, 
 		arrive, stop := e.consume(b, topic, most)
 		return p, arrive, func() { stop(); end(p, b) }
 	}
+}
+
+// direct has the writers produce each row after its commit: what an outbox replaces, and as fast as it can be.
+func (e *env) direct(b *testing.B, _ string, most int) (*process, func(int) []float64, func()) {
+	topic, _ := e.topic(b)
+	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka.Brokers()...), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0))
+	check(b, err)
+	e.committed = func(payload string) {
+		client.Produce(b.Context(), &kgo.Record{Value: []byte(payload)}, func(_ *kgo.Record, err error) {
+			if err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	arrive, stop := e.consume(b, topic, most)
+	return nil, arrive, func() { stop(); e.committed = nil; client.Close() }
 }
 
 // written matches the clock in the payload of a row.
@@ -218,15 +239,27 @@ func (e *env) pace(b *testing.B, rate, seconds int) {
 	if rate > 3000 {
 		each = 10
 	}
+	insert := `INSERT INTO outbox SELECT md5(n::text)::uuid, 'bench', 'key-' || n % 1000, 'Written',
+ jsonb_build_object('seq', n, 'pad', repeat(md5(n::text), 8), 'at', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+ FROM generate_series($1::bigint, $2::bigint) n`
+	if e.committed != nil {
+		insert += " RETURNING payload::text"
+	}
 	for i, c := range conns {
 		wg.Go(func() {
 			for n := i * each; n < rate*seconds; n += writers * each {
 				time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate))))
-				if _, err := c.Exec(b.Context(), `INSERT INTO outbox SELECT md5(n::text)::uuid, 'bench', 'key-' || n % 1000, 'Written',
- jsonb_build_object('seq', n, 'pad', repeat(md5(n::text), 8), 'at', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
- FROM generate_series($1::bigint, $2::bigint) n`, first+n+1, first+min(n+each, rate*seconds)); err != nil {
+				rows, err := c.Query(b.Context(), insert, first+n+1, first+min(n+each, rate*seconds))
+				var payloads []string
+				if err == nil {
+					payloads, err = pgx.CollectRows(rows, pgx.RowTo[string])
+				}
+				if err != nil {
 					b.Error(err)
 					return
+				}
+				for _, p := range payloads {
+					e.committed(p)
 				}
 			}
 		})
@@ -238,11 +271,11 @@ func (e *env) pace(b *testing.B, rate, seconds int) {
 type bucket struct{ bound, count float64 }
 
 // histogram reads the histogram of walpost's latency from its metrics.
-func histogram(b *testing.B, page string) (all []bucket) {
-	if page == "" { // the program is not walpost
+func histogram(b *testing.B, p *process) (all []bucket) {
+	if p == nil || p.out.Page() == "" { // the program is not walpost
 		return nil
 	}
-	resp, err := http.Get(page + "/metrics")
+	resp, err := http.Get(p.out.Page() + "/metrics")
 	check(b, err)
 	defer resp.Body.Close() //nolint:errcheck // it is read
 	text, err := io.ReadAll(resp.Body)

@@ -62,7 +62,7 @@ type plan []string
 
 const (
 	best   = "pg_recvlogical,walpost,walpost-exactly-once,debezium-tuned"
-	steady = "walpost,walpost-exactly-once,debezium-tuned"
+	steady = "direct,walpost,walpost-exactly-once,debezium-tuned"
 )
 
 var (

@@ -128,11 +128,11 @@ func latencyTable(all []result) string {
 	}
 	var b strings.Builder
 	b.WriteString(s.caption())
-	b.WriteString("|events/s|reader|p50, ms|p99, ms|p99.9, ms|CPU of a core|peak memory|\n|--:|---|--:|--:|--:|--:|--:|\n")
+	b.WriteString("|events/s|reader|p50, ms|p99, ms|p99.9, ms|CPU, % of a core|peak memory, MB|\n|--:|---|--:|--:|--:|--:|--:|\n")
 	for _, w := range s.workloads {
 		for _, r := range s.readers {
 			at := func(unit string) string { return number(s.median(w, r, unit)) }
-			fmt.Fprintf(&b, "|%s|%s|%s|%s|%s|%s%%|%s MB|\n", w, r, at("consumed-ms-p50"), at("consumed-ms-p99"), at("consumed-ms-p999"), at("CPU-%"), at("peak-MB"))
+			fmt.Fprintf(&b, "|%s|%s|%s|%s|%s|%s|%s|\n", w, r, at("consumed-ms-p50"), at("consumed-ms-p99"), at("consumed-ms-p999"), at("CPU-%"), at("peak-MB"))
 		}
 	}
 	return b.String()

@@ -103,6 +103,14 @@ func (p *process) processorTime() float64 {
 	return (p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()).Seconds()
 }
 
+// processorTimeSoFar is the CPU time of a process that runs, in seconds, or 0 for none.
+func (p *process) processorTimeSoFar() float64 {
+	if p == nil {
+		return 0
+	}
+	return processorTime(p.cmd.Process.Pid)
+}
+
 // sleep fails the benchmark if the process ends meanwhile.
 func (p *process) sleep(b *testing.B, d time.Duration) {
 	select {
