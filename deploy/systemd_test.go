@@ -58,8 +58,8 @@ func TestTheUnitFitsTheProgram(t *testing.T) {
 		t.Errorf("RestartPreventExitStatus is %s: 2 and 3 need a person", got)
 	}
 	limit, err := time.ParseDuration(value("TimeoutStopSec"))
-	if grace := walpost.DefaultConfig().ShutdownGrace; err != nil || limit < 2*grace {
-		t.Errorf("TimeoutStopSec is %s (%v), must be twice shutdown_grace, %s", limit, err, grace)
+	if grace := walpost.DefaultConfig().ShutdownGrace; err != nil || limit < grace+20*time.Second {
+		t.Errorf("TimeoutStopSec is %s (%v), must be 20 s longer than shutdown_grace, %s", limit, err, grace)
 	}
 	if value("Type") != "notify" || value("WatchdogSec") == "" {
 		t.Error("the service reports itself, so systemd must wait for that")

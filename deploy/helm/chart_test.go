@@ -337,7 +337,7 @@ func checkDeployment(t *testing.T, found map[string]any, config string) {
 	if cfg.ShutdownGrace != "" {
 		shutdown, _ = time.ParseDuration(cfg.ShutdownGrace)
 	}
-	if grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second; grace < 2*shutdown {
+	if grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second; grace < shutdown+20*time.Second {
 		t.Errorf("Kubernetes kills walpost after %s, and shutdown_grace is %s", grace, shutdown)
 	}
 	strategy, ready := appsv1.RecreateDeploymentStrategyType, "/readyz"

@@ -48,13 +48,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.config.http.tls -}}, scheme: HTTPS{{- end -}}
 {{- end -}}
 
-{{- /* A stop waits shutdown_grace for acknowledgements, and then writes the last checkpoint and sends the last spans, for 2 s at most. */ -}}
+{{- /* A stop waits up to shutdown_grace for acknowledgements. Writing the last checkpoint, closing connections and sending the
+       last spans may take another 20 s if servers don't answer. */ -}}
 {{- define "walpost.grace" -}}
 {{- if .Values.terminationGracePeriodSeconds -}}
 {{- int .Values.terminationGracePeriodSeconds -}}
 {{- else -}}
 {{- $start := toDate "2006-01-02" "2000-01-01" -}}
 {{- $end := mustDateModify (printf "+%s" (default "20s" .Values.config.shutdown_grace)) $start -}}
-{{- add (mul 2 (sub (unixEpoch $end) (unixEpoch $start))) 5 -}}
+{{- add (sub (unixEpoch $end) (unixEpoch $start)) 25 -}}
 {{- end -}}
 {{- end -}}
