@@ -35,8 +35,8 @@ const (
 	Fail = doctor.Fail
 )
 
-// Check looks at every precondition of a run and changes nothing, except that it writes a small object
-// to the store of large values. It takes about a minute at the most.
+// Check examines every precondition of Run. It changes nothing, except that it writes a small
+// object to the store of large values. It takes at most about a minute.
 func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	r, err := New(cfg)
 	if err != nil {
@@ -210,9 +210,10 @@ func (c *Config) checkpointTopic() string {
 	return ""
 }
 
-// SetupSQL is the SQL that makes what is missing for cfg. If the database can be reached, the SQL
-// leaves out what exists. Otherwise the SQL is for an empty database, and why says why the database
-// cannot be reached. An error beside SQL is about what a setup cannot repair.
+// SetupSQL returns the SQL that creates what is missing for cfg. If the database can be reached,
+// the SQL leaves out what exists. Otherwise, the SQL is for an empty database, and why is the
+// reason that it can't be reached. If SetupSQL returns both SQL and an error, the error is about a
+// problem that setup can't repair.
 func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
@@ -245,8 +246,9 @@ func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	return sql, why, missing.Err()
 }
 
-// Setup makes everything that is missing in one transaction, then the slot if SetupSlot is set, and
-// returns what it made. So after an error either nothing was made, or only the slot is missing.
+// Setup creates everything that is missing in one transaction, then the slot if SetupSlot is set,
+// and returns what it created. After an error, either nothing was created, or only the slot is
+// missing.
 func Setup(ctx context.Context, cfg Config) (made []string, err error) {
 	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
@@ -258,13 +260,13 @@ func Setup(ctx context.Context, cfg Config) (made []string, err error) {
 	return r.source.Apply(ctx)
 }
 
-// Migrations are the forms of Migration and InboxMigration: one file of goose, and the two files of
-// golang-migrate and other tools.
+// Migrations are the forms that Migration and InboxMigration accept: "goose" is one file for goose,
+// and "up" and "down" are the two files for golang-migrate and similar tools.
 var Migrations = []string{"goose", "up", "down"}
 
-// Migration returns the SQL that makes all outbox tables of cfg, or drops them, for a migration
-// tool. It connects to no database. Setup makes the schema, the role and the publication, which a
-// migration does not contain.
+// Migration returns the SQL that creates all outbox tables of cfg, or drops them, for a migration
+// tool. It doesn't connect to the database. The migration doesn't contain the schema, the role and
+// the publication, which Setup creates.
 func Migration(cfg Config, form string) (string, error) {
 	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
@@ -291,8 +293,9 @@ func Migration(cfg Config, form string) (string, error) {
 	return migration(form, outboxtable.Goose(tables...), up, down)
 }
 
-// InboxMigration is Migration for the tables of package inbox, in a schema ("" is the search_path). It
-// brings them from a version to inbox.Version; version 0 is a database without them.
+// InboxMigration is Migration for the tables of package inbox, in a schema ("" stands for the
+// search_path). The SQL upgrades them from an earlier version to inbox.Version; from is 0 if they
+// don't exist yet.
 func InboxMigration(form, schema string, from int) (string, error) {
 	if from < 0 || from >= inbox.Version {
 		return "", fault.Config(fmt.Errorf("the version of the inbox's tables to start from must be 0 to %d (got %d)", inbox.Version-1, from), "")

@@ -25,8 +25,9 @@ import (
 	"github.com/walpost/walpost/slot"
 )
 
-// A Config says what to relay, from where, to where. Start from DefaultConfig and set what differs; the zero value is
-// not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
+// A Config says what to relay, from where, and to where. Start from DefaultConfig and set what
+// differs; the zero value isn't usable. The yaml tags are the keys of walpost.yaml, and messages
+// refer to fields by these keys.
 type Config struct {
 	// The checkpoint's key, by default `<database>.<slot>`, or `<database>.<schema>.<table>` when
 	// polling. Relays that share a topic for checkpoints or parked events need different names; a hot
@@ -59,31 +60,33 @@ type Config struct {
 	// `shutdown_grace` if that's longer, it delivers what it read before a bad event.
 	HaltLinger Linger `yaml:"halt_linger" words:"forever" min:"0s" example:"10m"`
 
-	// AcceptGap is the token of the one gap that Run may continue after. The refusal of the gap
-	// printed it.
+	// AcceptGap is the token of the one gap that Run accepts. The error that refused the gap
+	// printed the token.
 	AcceptGap string `yaml:"-"`
-	// Unordered lets rows of the table be published in any order, if neither the server's commit
-	// times nor Source.OrderColumn give the order.
+	// Unordered allows rows of the table to be published in any order if neither the server's
+	// commit times nor Source.OrderColumn determine one.
 	Unordered bool `yaml:"-"`
-	// SetupPartitioned has a setup make a missing table as one that is partitioned by Source.TimeColumn. SetupRole is the role that
-	// walpost runs as, if a setup connects as another role. SetupSlot has a setup make the slot; otherwise the first run makes it.
+	// With SetupPartitioned, Setup creates a missing table as partitioned by Source.TimeColumn.
+	// SetupRole is the role that walpost runs as, if Setup connects as another role. With
+	// SetupSlot, Setup also creates the slot; otherwise the first run does.
 	SetupPartitioned bool   `yaml:"-"`
 	SetupRole        string `yaml:"-"`
 	SetupSlot        bool   `yaml:"-"`
-	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
+	// Stdout receives the records as JSON lines, instead of Kafka, for trying walpost out. It needs
+	// Checkpoint.Store "file".
 	Stdout io.Writer `yaml:"-"`
-	// Observer is told of each event that Run delivers to Kafka, or that cannot be delivered. Package spans has one for OpenTelemetry. nil
-	// costs nothing.
+	// Observer is notified of each event that Run delivers to Kafka, or that can't be delivered.
+	// Package spans has one for OpenTelemetry. nil costs nothing.
 	Observer Observer `yaml:"-"`
-	// Version names the program in the dead letters that it writes.
+	// Version is the program's version, which goes into its dead letters.
 	Version string `yaml:"-"`
-	// Logger is written to at edges only: started, connected, lost, recovered, stopped. By default it is slog.Default(). slog.New(slog.DiscardHandler)
-	// is silent.
+	// Logger gets a line only when something changes: started, connected, lost, recovered, stopped.
+	// The default is slog.Default(). slog.New(slog.DiscardHandler) is silent.
 	Logger *slog.Logger `yaml:"-"`
 }
 
-// SourceConfig says what is read. Kind says whether the WAL is read, or the table by SQL (poll). What is about the slot and the
-// publication in replication.Config is for the WAL only.
+// SourceConfig says what walpost reads: by its Kind, the WAL, or the table with SQL. The fields of
+// replication.Config for the slot and the publication apply only to the WAL.
 type SourceConfig struct {
 	// Read the WAL, or [poll](polling.md) the table with SQL.
 	Kind               string `yaml:"kind" words:"wal|poll"`
@@ -98,14 +101,16 @@ const (
 	KindPoll = "poll"
 )
 
-// An Observer is told how the delivery of each event ended: by a Delivery. A Header is a header of its record.
+// An Observer is notified, with a Delivery, when the delivery of an event ends. A Header is a
+// header of the event's record.
 type (
 	Observer = relay.Observer
 	Delivery = relay.Delivery
 	Header   = cdc.Header
 )
 
-// DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.
+// DeliveryConfig limits what may be in flight, and says what happens to an event that can't be
+// delivered.
 type DeliveryConfig struct {
 	// With [`exactly_once`](guarantees.md#exactly-once), a `read_committed` consumer gets each event
 	// once.
@@ -130,10 +135,11 @@ const (
 	ExactlyOnce = "exactly_once"
 )
 
-// ParkLimit bounds what is parked. At the limit the relay reads nothing more, and waits for room.
+// ParkLimit limits what may be parked. At the limit, the relay stops reading until enough is
+// released or dropped.
 type ParkLimit = parking.Limit
 
-// DefaultConfig returns every default. The DSN, a table and the brokers have none.
+// DefaultConfig returns a Config with all defaults. The DSN, the table and the brokers have none.
 func DefaultConfig() Config {
 	routes, run := router.DefaultConfig(), relay.DefaultConfig()
 	return Config{
@@ -157,18 +163,18 @@ func DefaultConfig() Config {
 	}
 }
 
-// A Secret never prints itself: not by fmt, not in JSON, not in a log. string(s) is its value. Beside
-// each Secret there is a File that may hold it instead.
+// A Secret is never printed by fmt, in JSON or in a log. string(s) is its value. Each Secret has a
+// second field, ending in File, for the name of a file that contains it.
 type Secret = conf.Secret
 
-// A Size is a number of bytes. As text it is 1024, 64MiB or 10GiB, for example. KB, MB and GB are
+// A Size is a number of bytes. As text, it looks like 1024, 64MiB or 10GiB. KB, MB and GB are
 // powers of ten.
 type Size = size.Bytes
 
 // A Linger is a duration, or Forever.
 type Linger time.Duration
 
-// Forever is a Linger until the context is cancelled.
+// Forever lets a halted relay linger until the context is cancelled.
 const Forever Linger = -1
 
 // UnmarshalText reads a duration or "forever".
@@ -185,13 +191,13 @@ func (l Linger) String() string {
 	return time.Duration(l).String()
 }
 
-// A Problem is one thing that is wrong with a Config. Its Field is the path by walpost.yaml's keys.
+// A Problem is one thing that is wrong with a Config. Field is its path in walpost.yaml.
 type Problem = conf.Problem
 
-// Problems is everything that is wrong with a Config. It is an error that a retry cannot help.
+// Problems is everything that is wrong with a Config. It is an error that retrying can't fix.
 type Problems = conf.Problems
 
-// Validate returns everything that is wrong with the Config, or nil. It connects nowhere.
+// Validate returns everything that is wrong with the Config, or nil. It makes no connections.
 func (c *Config) Validate() Problems { return c.validate(true) }
 
 // ValidateDatabase is Validate for Setup, ReadSlot and Explain, which need no brokers.

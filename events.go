@@ -21,17 +21,18 @@ import (
 	"github.com/walpost/walpost/relay"
 )
 
-// ExplainOptions say which rows are explained: exactly one of ID, Last and JSON.
+// ExplainOptions select the rows to explain. Set exactly one of ID, Last and JSON.
 type ExplainOptions = explain.Options
 
-// An Explanation is the record that one row gives, or why it gives none.
+// An Explanation is the record that a row produces, or the reason that it produces none.
 type Explanation = explain.Explanation
 
-// ErrNoRow says that the table does not have the row that was asked for.
+// ErrNoRow means that the requested row is not in the table.
 var ErrNoRow = explain.ErrNoRow
 
-// Explain routes rows as Run would and hands each to show, valid during the call. It writes nothing, neither to the database nor to
-// Kafka. The configuration must name one table.
+// Explain routes rows as Run would, and passes each Explanation to show. The Explanation is valid
+// only during that call. Explain writes nothing to the database or Kafka. The configuration must
+// have exactly one table.
 func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Explanation) error) error {
 	if err := cfg.needsTable("explain", ""); err != nil {
 		return err
@@ -48,18 +49,18 @@ func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Ex
 	return explain.Explain(ctx, by, opts, show)
 }
 
-// VerifyOptions say what Verify compares, and how much it tells.
+// VerifyOptions say what Verify compares, and how much it reports.
 type VerifyOptions = verify.Options
 
-// A VerifyReport is what Verify has found.
+// A VerifyReport is what Verify found.
 type VerifyReport = verify.Report
 
 // DefaultVerifyWait is the default of VerifyOptions.Wait.
 const DefaultVerifyWait = verify.DefaultWait
 
 // Verify compares the tables with the topics, and changes nothing. It waits until the relay has
-// passed what it reads, so it needs the slot, or the checkpoint of a relay that polls. Differences
-// are not an error.
+// passed the rows that it compares, so it needs the slot or, if the relay polls, the checkpoint.
+// Differences aren't an error.
 func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport, error) {
 	if err := cfg.needsTable("verify", ""); err != nil {
 		return nil, err
@@ -147,18 +148,19 @@ func (r *Relay) elsewhere(ctx context.Context, say func(text string)) (func(tabl
 	return func(table, id string) verify.Place { return places[event{table, id}] }, nil
 }
 
-// ReplayOptions say which rows are published once more, and how. ReplayFilter says which.
+// ReplayOptions say which rows Replay publishes again, and how. ReplayFilter selects the rows.
 type (
 	ReplayOptions = backfill.ReplayOptions
 	ReplayFilter  = backfill.Filter
 )
 
-// A ReplayReport says what Replay has published.
+// A ReplayReport says what Replay has published, or would publish.
 type ReplayReport = backfill.ReplayReport
 
-// Replay publishes rows of the tables once more, with the header walpost.origin: replay. A relay may run meanwhile. Replay changes
-// neither the slot nor the checkpoint. It writes its progress to the file opts.State. An interrupted Replay continues from there. At the
-// end, Replay removes the file.
+// Replay publishes rows of the tables again, with the header walpost.origin: replay. A relay may
+// run at the same time. Replay changes neither the slot nor the checkpoint. It keeps its progress
+// in the file opts.State, from which it continues after an interruption, and removes the file at
+// the end.
 func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport, error) {
 	if err := cfg.needsTable("replay", ""); err != nil {
 		return nil, err
@@ -228,7 +230,8 @@ func (r *Relay) replayState(opts *ReplayOptions) string {
 	return fmt.Sprintf("walpost-replay-%08x.json", h.Sum32())
 }
 
-// BadEvents are the dead letter topic and the parked event topic, as of one moment. Close frees the connections.
+// BadEvents is the content of the dead letter topic and the parking topic at one moment. Close
+// closes the connections.
 type BadEvents = badevents.Topics
 
 // A BadEventFilter selects bad events.
@@ -237,10 +240,10 @@ type BadEventFilter = badevents.Filter
 // A BadEvent is an event that could not be delivered, or that is parked behind such an event.
 type BadEvent = badevents.Event
 
-// RetryOptions say how bad events are delivered again.
+// RetryOptions say how a retry delivers bad events.
 type RetryOptions = badevents.RetryOptions
 
-// A RetryReport is what a retry of bad events did, or would do.
+// A RetryReport says what a retry of bad events did, or would do.
 type RetryReport = badevents.RetryReport
 
 // ValidateKafka is Validate for OpenBadEvents, which needs no database.
@@ -255,9 +258,10 @@ func (c *Config) ValidateKafka() Problems {
 	return found
 }
 
-// OpenBadEvents reads the dead letter topic and the parked event topic. The events of other relays are left out, unless a filter asks
-// for them. say tells the user something in one line, and progress how far a step is.
-// toTopic is where a retry is to deliver events, or "".
+// OpenBadEvents reads the dead letter topic and the parked event topic. The events of other relays
+// are left out, unless a filter asks for them. say is called with single lines for the user, and
+// progress with the progress of a step. toTopic is the topic to which a retry delivers events; ""
+// stands for their original topics.
 func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(text string), progress func(step string, done, total int64)) (*BadEvents, error) {
 	wrong := cfg.ValidateKafka()
 	if cfg.target(&wrong, "--to-topic", toTopic); len(wrong) > 0 {
@@ -281,7 +285,7 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 	return badevents.Open(ctx, badevents.Config{Name: cfg.Name, Database: database, Kafka: cfg.sink(), Parking: cfg.Delivery.ParkingTopic, Router: routes, Version: cfg.Version, Say: say, Progress: progress})
 }
 
-// ValidateBrokers is Validate for OpenConsumed, which needs the brokers alone.
+// ValidateBrokers is Validate for OpenConsumed, which needs only the brokers.
 func (c *Config) ValidateBrokers() Problems {
 	found := c.Kafka.Validate()
 	if c.Stdout != nil {
@@ -290,7 +294,8 @@ func (c *Config) ValidateBrokers() Problems {
 	return found
 }
 
-// OpenConsumed reads the dead letter topic of consumers (package inbox/consumer). toTopic, say and progress are those of OpenBadEvents.
+// OpenConsumed reads the dead letter topic of consumers (package inbox/consumer). toTopic, say and
+// progress are as in OpenBadEvents.
 func OpenConsumed(ctx context.Context, cfg Config, topic, toTopic string, say func(text string), progress func(step string, done, total int64)) (*BadEvents, error) {
 	wrong := cfg.ValidateBrokers()
 	wrong.Try("--dead-letter-topic", topicname.Check(topic))

@@ -166,7 +166,7 @@ func (c *Config) haltedByRow() string {
 	if !c.polls() {
 		return ""
 	}
-	return "If run is halted by this row, repair the configuration, or update or delete the row. Then start walpost again: walpost reads the row once more."
+	return "If run has halted on this row, repair the configuration, or update or delete the row. Then start walpost again: it reads the row again."
 }
 
 // deliveredBelow is the id below which the rows of all transactions are delivered, 0 if that is not known.
@@ -177,10 +177,10 @@ func deliveredBelow(s relay.Status) uint64 {
 	return s.Confirmed.Number()
 }
 
-// ReadPoll reads the state of the table that a relay polls: which rows are not delivered, and what
-// delays them. All rows below the position at are delivered. If at is 0, ReadPoll takes the
-// position of the checkpoint. If workers claim rows, the table says which rows are delivered, and
-// at has no effect.
+// ReadPoll reads the state of the table that a relay polls: which rows are undelivered, and what
+// delays them. It assumes that all rows below the position at are delivered. If at is 0, ReadPoll
+// uses the checkpoint's position. If workers claim rows, the table itself records which rows are
+// delivered, and at has no effect.
 func ReadPoll(ctx context.Context, cfg Config, at cdc.Position) (poll.Status, error) {
 	wrong := cfg.ValidateDatabase()
 	if at == 0 && !cfg.claims() {

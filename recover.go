@@ -16,24 +16,24 @@ import (
 	"github.com/walpost/walpost/relay"
 )
 
-// RecoverOptions say how a gap is closed.
+// RecoverOptions say how Recover closes a gap.
 type RecoverOptions = backfill.RecoverOptions
 
 // DefaultOverlap is the default of RecoverOptions.Overlap.
 const DefaultOverlap = backfill.DefaultOverlap
 
 var (
-	// ErrNoGap says that there is nothing to recover.
+	// ErrNoGap means that there is nothing to recover.
 	ErrNoGap = relay.ErrNoGap
-	// ErrDeclined says that a question of Recover was answered with no.
+	// ErrDeclined means that the user answered no to a question that Recover asked.
 	ErrDeclined = relay.ErrDeclined
 )
 
-// Recover closes the gap that a lost slot or a changed publication left. If the slot is lost, it
-// makes a new one. It publishes from the table the rows that may be missing from Kafka, with the
-// header walpost.origin: recover. Run then goes on from the slot. Recover asks before each step. If
-// Recover is interrupted at any moment, the next call continues it. Until it is finished, Run
-// refuses to start. published is the number of published rows, over all calls.
+// Recover closes the gap that a lost slot or a changed publication left. If the slot is lost,
+// Recover creates a new one. It publishes from the table the rows that may be missing from Kafka,
+// with the header walpost.origin: recover. Run then continues from the slot. Recover asks before
+// each step. If it is interrupted, the next call continues it. Until it has finished, Run refuses
+// to start. published is the number of rows published by all calls together.
 func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published uint64, err error) {
 	if err := cfg.needsTable("recover", "If walpost run refuses to start because of a gap, the messages of this gap are lost. To continue after the gap, run "+
 		fault.Command("run", "--accept-gap=<token>")+" with the token that walpost run prints."); err != nil {
@@ -91,7 +91,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	defer free()
 	err = r.runLoop(ctx, loop)
 	if former != "" && ctx.Err() == nil && (err == nil || errors.Is(err, ErrNoGap)) {
-		opts.Say(fmt.Sprintf("walpost does not read slot %[1]s any more, and the slot holds WAL. Drop it: SELECT pg_drop_replication_slot('%[1]s');", former))
+		opts.Say(fmt.Sprintf("walpost no longer reads slot %[1]s, but the slot still retains WAL. Drop it: SELECT pg_drop_replication_slot('%[1]s');", former))
 	}
 	if err != nil {
 		return 0, err
@@ -102,8 +102,9 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	return total(), nil
 }
 
-// CloseGap asks the relay to close the gap with that token, which a person has accepted: the rows of the gap are in Kafka by now, or
-// nobody wants them. It needs the checkpoint store only. The cleanup goes on once the relay has read the request.
+// CloseGap asks the relay to close the accepted gap with this token, because the gap's rows are in
+// Kafka by now, or nobody needs them. It needs only the checkpoint store. The cleanup resumes once
+// the relay has read the request.
 func CloseGap(ctx context.Context, cfg Config, token string) error {
 	r, err := New(cfg)
 	if err != nil {
@@ -142,14 +143,15 @@ func CloseGap(ctx context.Context, cfg Config, token string) error {
 // skipLimit is how long the store may take. Kafka does not answer, for example, while too few replicas are in sync.
 var skipLimit = time.Minute
 
-// SkipOptions say what becomes of the event. The zero value has it written to the dead letter topic.
+// SkipOptions say what happens to the event. With the zero value, it goes to the dead letter topic.
 type SkipOptions struct {
 	Discard bool   // give the event up: it is written nowhere
 	Why     string // kept with the request, and logged
 }
 
-// Skip asks the next Run to pass over the one event that a halt named by token, and returns that event. It needs the checkpoint store and
-// neither the database nor a running relay. A token that no halt of this relay gave is an error of the configuration.
+// Skip asks the next Run to skip the event that caused the halt with this token, and returns that
+// halt. It needs only the checkpoint store, not the database or a running relay. If the token isn't
+// from a halt of this relay, Skip returns a configuration error.
 func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*checkpoint.Halt, error) {
 	r, err := New(cfg)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package walpost relays the inserts of a Postgres outbox table to Kafka, for a Go service that wants to run the relay
-// inside itself. The program of the same name is built from it.
+// inside itself. The walpost program is built on this package.
 //
 //	cfg := walpost.DefaultConfig()
 //	cfg.Source.DSN = walpost.Secret(os.Getenv("DATABASE_URL"))
@@ -12,9 +12,9 @@
 //	}
 //	return r.Run(ctx)
 //
-// The methods of an error say what it asks for. If NeedsPerson() bool returns true, no retry can
-// help. If Misconfigured() bool returns true, the configuration must be corrected. Hint() string
-// says what to do next.
+// Errors have methods that say what to do about them. If NeedsPerson() bool returns true, retrying
+// can't help. If Misconfigured() bool returns true, the configuration must be corrected. Hint()
+// string returns the next step.
 package walpost
 
 import (
@@ -50,7 +50,8 @@ import (
 	"github.com/walpost/walpost/slot"
 )
 
-// A Relay delivers one database's outbox to Kafka. Run is called once; Status by any goroutine, at any time.
+// A Relay delivers one database's outbox to Kafka. Call Run once. Any goroutine may call Status at
+// any time.
 type Relay struct {
 	cfg      Config
 	unnamed  bool // the name is the default
@@ -74,7 +75,8 @@ type Relay struct {
 	breaker  *slot.Breaker      // nil if the breaker is off
 }
 
-// New returns a Relay that has not begun, or everything that is wrong with cfg. It connects nowhere and starts nothing.
+// New returns a Relay that isn't running yet, or everything that is wrong with cfg. It makes no
+// connections and starts nothing.
 func New(cfg Config) (*Relay, error) { return prepare(cfg, cfg.Validate()) }
 
 // prepare makes a Relay of a Config with which wrong was found to be wrong.
@@ -115,9 +117,9 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	return r, nil
 }
 
-// Run delivers until ctx ends or a fault that no retry can help; see relay.Relay.Run for what it
-// promises at the end. Meanwhile it examines the slot on a connection of its own, even while there
-// is no stream and while the relay is halted.
+// Run delivers events until ctx ends, or until a fault that retrying can't fix; relay.Relay.Run
+// describes what it promises at the end. Run also monitors the slot on a separate connection, even
+// while nothing is streamed or the relay is halted.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		panic("walpost: Run called twice")
@@ -168,8 +170,9 @@ func (r *Relay) runLoop(ctx context.Context, loop *relay.Relay) error {
 	return loop.Run(ctx)
 }
 
-// SetLimits replaces the limits of the section monitor, also while Run runs: how much WAL the slot may hold, how large pg_wal may
-// become, and the forecast that trips the breaker. Interval and Breaker of limits are ignored.
+// SetLimits replaces the limits of the section monitor, even during Run: how much WAL the slot may
+// retain, how large pg_wal may become, and the forecast that trips the breaker. It ignores the
+// fields Interval and Breaker.
 func (r *Relay) SetLimits(limits slot.Config) error {
 	limits.Interval, limits.Breaker = r.cfg.Monitor.Interval, r.cfg.Monitor.Breaker
 	if wrong := slices.Concat(conf.Check("monitor", &limits), limits.Validate()); len(wrong) > 0 {
@@ -276,8 +279,8 @@ func (r *Relay) slotReader() *slot.Reader {
 	return slot.NewReader(r.rows.DB, r.cfg.Source.Slot)
 }
 
-// ReadSlot reads the slot once. If apart is not 0, it reads the slot again after that time, which
-// gives a forecast.
+// ReadSlot reads the slot once. If apart isn't 0, it reads the slot again after that time, to add a
+// forecast.
 func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (slot.Status, error) {
 	wrong := cfg.ValidateDatabase()
 	cfg.needsSlot(&wrong, "status") // walpost status calls ReadPoll instead
@@ -421,28 +424,28 @@ func (r remarks) Remarks(each func(what string, severe bool, count uint64, last 
 	r.source.Remarks(each)
 }
 
-// Status is a copy of everything that can be told at one moment.
+// Status is a copy of the relay's state at one moment.
 type Status struct {
 	relay.Status
 	Name string      `json:"name"`
 	Slot slot.Status `json:"-"`
 	// Poll is nil if the source is the WAL. If it is not nil, Slot is empty.
 	Poll *poll.Status `json:"-"`
-	// Topics has the acknowledged events by topic, since the start. Topics beyond the first 200 are counted together, as "other".
+	// Topics counts acknowledged events by topic; those beyond the first 200 together, as "other".
 	Topics map[string]uint64 `json:"topics"`
 	Window relay.Window      `json:"-"`
-	// Bury says that bad events go to the dead letter topic, at least for one reason.
+	// Bury reports whether bad events go to the dead letter topic, for at least one reason.
 	Bury bool `json:"-"`
-	// OpenDeadLetters is how many dead letters of the relay are neither retried nor dropped; nil before Run and without topics.
+	// OpenDeadLetters counts the dead letters to retry or drop; nil before Run and without topics.
 	OpenDeadLetters *badevents.Count `json:"-"`
-	// Park says that bad events have their key parked, at least for one reason.
+	// Park reports whether bad events have their keys parked, for at least one reason.
 	Park bool `json:"-"`
-	// Abandoned is how often a partition gave up its producer id although an earlier answer was lost.
-	// Each time, events may have been delivered twice.
+	// Abandoned is how often a partition got a new producer id after a response was lost. Each
+	// time, events may have been delivered twice.
 	Abandoned uint64 `json:"-"`
-	// Cleanup is nil where no rows are removed.
+	// Cleanup is nil if no cleanup is configured, and before Run.
 	Cleanup *cleanup.Status `json:"cleanup"`
-	// Breaker is nil where monitor.breaker is none, and before Run.
+	// Breaker is nil if monitor.breaker is none, and before Run.
 	Breaker *slot.BreakerStatus `json:"breaker"`
 }
 
@@ -462,7 +465,7 @@ func (s *Status) judge() {
 	s.State = relay.SlotAtRisk
 }
 
-// Status returns a copy of the state. Before Run it says that nothing has begun.
+// Status returns a copy of the relay's state. Before Run, its State is relay.Starting.
 func (r *Relay) Status() Status {
 	r.mu.Lock()
 	loop, kafka, dead, cleaning, breaker := r.relay, r.kafka, r.dead, r.cleaning, r.breaker

@@ -37,7 +37,7 @@ func (s *Settings) Conditions(l *condition.List, t *pg.TableFacts, filter string
 	switch at := t.Relation.Index(column); {
 	case at < 0:
 		l.Fail(name, fix.Fix{
-			fix.Words("Set source.time_column to the column that says when a row was written, or:"),
+			fix.Words("Set source.time_column to the column with the time when a row was written, or:"),
 			fix.SQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s timestamptz NOT NULL DEFAULT now();", table, pgname.QuoteIdent(column))),
 		}, "%s has no column %s (source.time_column)", t.Table, column)
 	case !isTime(&t.Relation.Columns[at]):
@@ -81,7 +81,7 @@ func (a *Archive) Conditions(l *condition.List, role string) {
 	}
 	if len(a.Published) > 0 {
 		fail(fix.ByWords("Publish the outbox with a separate publication FOR TABLE, or move the archive to a schema that is not published."),
-			"is published (%s): Postgres would send each archived row to walpost once more", strings.Join(a.Published, ", "))
+			"is published (%s): Postgres would send each archived row to walpost again", strings.Join(a.Published, ", "))
 	}
 	if len(a.Missing) > 0 {
 		fail(fix.BySQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;", table, strings.Join(a.Missing, ", ADD COLUMN "))),
@@ -93,7 +93,7 @@ func (a *Archive) Conditions(l *condition.List, role string) {
 			drops[i] = "ALTER COLUMN " + pgname.QuoteIdent(name) + " DROP NOT NULL"
 		}
 		fail(fix.BySQL(fmt.Sprintf("ALTER TABLE %s %s;", table, strings.Join(drops, ", "))),
-			"does not fit: %s may not be NULL there, and may be missing in a row of %s", strings.Join(a.Required, ", "), a.Of)
+			"does not fit: %s is NOT NULL there, but can be NULL or missing in %s", strings.Join(a.Required, ", "), a.Of)
 	}
 	if !a.MayUse || !a.MayInsert {
 		fail(fix.BySQL(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT ON %s TO %[2]s;", pgname.QuoteIdent(a.Table.Schema), quoted, table)),

@@ -129,7 +129,7 @@ func judgeClock(ahead, within time.Duration) Finding {
 		Why: fmt.Sprintf("the database's clock is %.3fs %s this machine's clock (within %s)", ahead.Abs().Seconds(), direction, within.Round(time.Millisecond)),
 	}
 	if ahead.Abs() > slot.MaxClockSkew+within {
-		f.Verdict, f.Fix = Warn, fix.ByWords("Set the clocks of the database and of this machine (NTP). Ages and latencies are wrong by the difference.")
+		f.Verdict, f.Fix = Warn, fix.ByWords("Set the clocks of the database and of this machine (NTP). Ages and latencies are off by the difference.")
 	}
 	return f
 }

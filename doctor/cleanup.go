@@ -124,7 +124,7 @@ func (x *examination) cleanupRights(name string, t *pg.TableFacts, c *cleanedTab
 	}
 	if len(c.Foreign) > 0 {
 		x.Fail(name, fix.Fix{fix.SQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", c.Foreign[0], quoted)), fix.Words("(repeat for each one)")},
-			"role %s may not drop %s, which belong to others", role, condition.Some(c.Foreign))
+			"role %s may not drop %s, which belong to other roles", role, condition.Some(c.Foreign))
 	}
 	if !c.MayCreate {
 		x.Fail(name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pgname.QuoteIdent(t.Schema), quoted)),

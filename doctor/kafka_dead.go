@@ -49,7 +49,7 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	}
 	if n := len(t.Partitions); n > 1 && topic == c.cfg.Parking {
 		c.add(name+" partitions", Fail, fmt.Sprintf("the topic has %d partitions, but the order of the parked events needs exactly one partition", n),
-			fix.Words("Name a topic with one partition, or one that does not exist, in delivery.parking_topic."))
+			fix.Words("Set delivery.parking_topic to a topic that has one partition, or that does not exist yet."))
 	}
 	if missing := lacking(t); len(missing) > 0 {
 		c.add(name, Fail, "the relay's user may not "+strings.ToLower(strings.Join(missing, " or "))+" the topic", c.fixes.grant(topic, missing...))
@@ -120,11 +120,11 @@ func (c *kafkaCheck) letterSettings(name, what, topic string, kv map[string]stri
 	}
 	for _, key := range []string{"retention.ms", "retention.bytes"} {
 		if n, err := strconv.ParseInt(kv[key], 10, 64); err == nil && n >= 0 {
-			c.add(name+" retention", Fail, fmt.Sprintf("%s is %d: the brokers delete each %s after a while, whether or not a person has dealt with it", key, n, what), c.fixes.topic(topic, key+"=-1"))
+			c.add(name+" retention", Fail, fmt.Sprintf("%s is %d: the brokers delete each %s after a while, whether or not an operator has dealt with it", key, n, what), c.fixes.topic(topic, key+"=-1"))
 		}
 	}
 	if key, past := bound(kv, "message.timestamp.before.max.ms"); key != "" && past < shortestOutage {
-		c.add(name+" timestamps", Warn, fmt.Sprintf("%s is %s: after a longer outage the topic refuses a %s, because its timestamp is the commit time of the event", key, past, what),
+		c.add(name+" timestamps", Warn, fmt.Sprintf("%s is %s: after a longer outage, the topic refuses a %s, because its timestamp is the event's commit time", key, past, what),
 			c.fixes.topic(topic, key+"=9223372036854775807"))
 	}
 	if n, err := strconv.Atoi(kv["max.message.bytes"]); err == nil && n <= c.largest {
@@ -132,7 +132,7 @@ func (c *kafkaCheck) letterSettings(name, what, topic string, kv map[string]stri
 		if n == c.largest {
 			verdict = Warn // only events that are too large for their own topic do not fit
 		}
-		c.add(name+" size", verdict, fmt.Sprintf("max.message.bytes is %d, no more than the largest max.message.bytes of the topics of the rows (%d): the relay halts on a %s that is larger", n, c.largest, what),
+		c.add(name+" size", verdict, fmt.Sprintf("max.message.bytes is %d, not more than the largest max.message.bytes of the rows' topics (%d): the relay halts on a %s that is larger", n, c.largest, what),
 			c.fixes.topic(topic, fmt.Sprintf("max.message.bytes=%d", min(2*c.largest, kafka.MaxRequest))))
 	}
 }

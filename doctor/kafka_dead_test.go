@@ -45,8 +45,8 @@ func TestCheckJudgesTheTopicsOfLetters(t *testing.T) {
 			"WHAT topic bad cleanup: FAIL: cleanup.policy is compact,delete: only the newest WHAT", "--add-config cleanup.policy=delete,retention.ms=-1,retention.bytes=-1",
 			"WHAT topic bad retention: FAIL: retention.ms is 86400000: the brokers delete each WHAT", "retention.ms=-1",
 			"WHAT topic bad retention: FAIL: retention.bytes is 1000", "retention.bytes=-1",
-			"WHAT topic bad size: FAIL: max.message.bytes is 4999999, no more than the largest max.message.bytes of the topics of the rows (5000000)", "max.message.bytes=10000000")
-		has(t, with("same"), "WHAT topic same size: warn: max.message.bytes is 5000000, no more than the largest max.message.bytes of the topics of the rows (5000000)")
+			"WHAT topic bad size: FAIL: max.message.bytes is 4999999, not more than the largest max.message.bytes of the rows' topics (5000000)", "max.message.bytes=10000000")
+		has(t, with("same"), "WHAT topic same size: warn: max.message.bytes is 5000000, not more than the largest max.message.bytes of the rows' topics (5000000)")
 		has(t, with("usual"), "WHAT topic usual retention: FAIL", "WHAT topic usual size: FAIL")
 		if got := with("bad"); !strings.Contains(got, "topic a: ok") {
 			t.Error(got)
@@ -83,7 +83,7 @@ func TestParkedKeysNeedTransactions(t *testing.T) {
 	versions.SetMaxKeyVersion(int16(kmsg.EndTxn), -1)
 	cfg := config(testenv.FakeKafka(t, kfake.SeedTopics(1, "parked"), kfake.MaxVersions(versions)).ListenAddrs())
 	cfg.Parking, cfg.Park = "parked", true
-	has(t, looked(t, cfg, nil, ""), "transactional id n: FAIL: the brokers do not answer as brokers do that support transactions")
+	has(t, looked(t, cfg, nil, ""), "transactional id n: FAIL: the brokers do not seem to support transactions")
 	small := testenv.FakeKafka(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "parked"), kfake.BrokerConfigs(map[string]string{"transaction.state.log.replication.factor": "5"}))
 	cfg = config(small.ListenAddrs())
 	cfg.Parking, cfg.Park = "parked", true

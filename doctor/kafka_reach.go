@@ -66,7 +66,7 @@ func (c *kafkaCheck) reach(ctx context.Context) bool {
 		}
 		addr := net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
 		c.add(fmt.Sprintf("broker %d", b.NodeID), Fail, fmt.Sprintf("the cluster advertises the broker at %s, but this machine cannot reach that address: %s", addr, errorLine(err)),
-			fix.Words(fmt.Sprintf("Start the broker, or make %s reachable from this machine. The address comes from advertised.listeners of the broker.", addr)))
+			fix.Words(fmt.Sprintf("Start the broker, or make %s reachable from this machine. The address comes from the broker's advertised.listeners.", addr)))
 	}
 	if reached > 0 {
 		c.add("brokers", OK, fmt.Sprintf("%d of %d reachable", reached, c.brokers))
@@ -123,13 +123,13 @@ func unreachable(err error) fix.Words {
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "Set kafka.tls.ca_file to a PEM file with the certificate of the authority that signed the brokers' certificates."
 	case errors.As(err, new(x509.HostnameError)):
-		return "In kafka.brokers, use the host name that the certificate names, or set kafka.tls.server_name to that name."
+		return "In kafka.brokers, use the host name in the brokers' certificate, or set kafka.tls.server_name to that name."
 	case errors.As(err, new(x509.CertificateInvalidError)):
 		return "Renew the certificate, or correct the clock of this machine."
 	case errors.As(err, new(*kgo.ErrFirstReadEOF)), errors.Is(err, io.EOF), errors.Is(err, kerr.IllegalSaslState):
-		return "The listener of this port may require TLS (kafka.tls) or SASL (kafka.sasl), or may not accept them: compare with listener.security.protocol.map of the broker."
+		return "The listener on this port may require TLS (kafka.tls) or SASL (kafka.sasl), or may not accept it: compare with the broker's listener.security.protocol.map."
 	case errors.As(err, new(*net.DNSError)):
-		return "Correct the name in kafka.brokers, or the resolver of this machine."
+		return "Correct the name in kafka.brokers, or this machine's DNS resolver."
 	}
 	return "Start the broker, or correct kafka.brokers and make sure that firewalls let this machine through."
 }

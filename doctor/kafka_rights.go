@@ -51,7 +51,7 @@ var unknownProducer = []*kerr.Error{
 	kerr.InvalidProducerIDMapping, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidTxnState, kerr.ConcurrentTransactions,
 }
 
-var errAccepted = errors.New("they accepted the end of a transaction that does not exist")
+var errAccepted = errors.New("they let walpost end a transaction that does not exist")
 
 // transactional judges whether the relay's user may write with a transactional id. use says what the relay does with it, and without what
 // a relay has that does not.
@@ -71,11 +71,11 @@ func (c *kafkaCheck) transactional(ctx context.Context, id, use, needs, without 
 	var answer *kerr.Error
 	switch {
 	case kafka.Denied(err):
-		c.add(name, Fail, "the relay's user may not write with this transactional id, "+use+": "+err.Error(), c.fixes.grantTransactional(id))
+		c.add(name, Fail, "the relay's user may not use this transactional id, "+use+": "+err.Error(), c.fixes.grantTransactional(id))
 		return
 	case errors.As(err, &answer) && slices.Contains(unknownProducer, answer):
 	default:
-		c.add(name, Fail, "the brokers do not answer as brokers do that support transactions, which "+needs+" needs: "+errorLine(cmp.Or(err, errAccepted)),
+		c.add(name, Fail, "the brokers do not seem to support transactions, which "+needs+" needs: "+errorLine(cmp.Or(err, errAccepted)),
 			fix.Words("Use brokers that support transactions, or "+without+"."))
 		return
 	}
@@ -96,9 +96,9 @@ func (c *kafkaCheck) transactionVersion(ctx context.Context) {
 	version, err := kafka.TransactionVersion(ctx, c.cl)
 	switch {
 	case err != nil:
-		c.add(name, Warn, "the brokers do not tell their version of transactions: "+errorLine(err))
+		c.add(name, Warn, "the brokers do not report their transaction.version: "+errorLine(err))
 	case version < 2:
-		c.add(name, Warn, fmt.Sprintf("transaction.version is %d: a produce request that is delayed for long can leave a transaction open, which holds up readers of committed records (KIP-890)", version),
+		c.add(name, Warn, fmt.Sprintf("transaction.version is %d: a produce request that arrives very late can leave a transaction open, which holds up readers of committed records (KIP-890)", version),
 			fix.Words("Upgrade the brokers to Kafka 4.0 or later, and then the feature:"), fix.Command("kafka-features.sh"+c.fixes.access+" upgrade --feature transaction.version=2"))
 	default:
 		c.add(name, OK, fmt.Sprintf("transaction.version is %d", version))

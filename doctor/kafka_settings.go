@@ -73,7 +73,7 @@ func (c *kafkaCheck) timestamps(name, topic string, kv map[string]string, newest
 		return
 	}
 	if key, past := bound(kv, "message.timestamp.before.max.ms"); key != "" && past < shortestOutage {
-		c.add(name, Warn, fmt.Sprintf("%s is %s: after a longer outage the topic refuses the rows that waited", key, past), c.fixes.topic(topic, key+"=9223372036854775807"))
+		c.add(name, Warn, fmt.Sprintf("%s is %s: after a longer outage, the topic refuses the events that have waited", key, past), c.fixes.topic(topic, key+"=9223372036854775807"))
 	}
 	key, future := bound(kv, "message.timestamp.after.max.ms")
 	if key == "" {
@@ -83,7 +83,7 @@ func (c *kafkaCheck) timestamps(name, topic string, kv map[string]string, newest
 	now := c.now()
 	switch {
 	case future < clockSlack:
-		c.add(name, Warn, fmt.Sprintf("%s is %s: if the database's clock is further ahead of the brokers' clock, every event is refused", key, future), roomy)
+		c.add(name, Warn, fmt.Sprintf("%s is %s: if the database's clock is ahead of the brokers' clocks by more than this, every event is refused", key, future), roomy)
 	case newest.Sub(now) > future:
 		c.add(name, Warn, fmt.Sprintf("a row of the table has the timestamp %s, further in the future than %s (%s) allows: this record is refused and %s",
 			newest.UTC().Format(time.RFC3339), key, future, fate(&c.cfg)), fix.Words("Correct the program that writes the column of table.field.event.timestamp, or allow a larger difference:"), c.fixes.topic(topic, key+"=9223372036854775807"))
@@ -125,7 +125,7 @@ func (c *kafkaCheck) cleanup(name, topic string, kv map[string]string, keyless b
 		}
 	}
 	if n, err := strconv.ParseInt(kv["retention.bytes"], 10, 64); err == nil && n >= 0 && n < c.cfg.WindowBytes {
-		c.add(name+" retention", Warn, fmt.Sprintf("retention.bytes is %d for a partition, less than the relay can have in flight: a burst deletes events before they are read", n),
+		c.add(name+" retention", Warn, fmt.Sprintf("retention.bytes is %d for a partition, less than the relay can have in flight: in a burst, events are deleted before they are read", n),
 			c.fixes.topic(topic, "retention.bytes=-1"))
 	}
 }

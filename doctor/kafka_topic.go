@@ -108,12 +108,12 @@ func (c *kafkaCheck) unnamed(ctx context.Context, checkpoint string, patterns []
 		if n > len(fit) {
 			fit = append(fit, fmt.Sprintf("and %d others", n-len(fit)))
 		}
-		c.add(name, OK, to+", and there are "+strings.Join(fit, ", ")+"; no row names another topic yet, and an event for a missing topic waits until somebody creates the topic")
+		c.add(name, OK, to+", and there are "+strings.Join(fit, ", ")+"; no row goes to another topic yet, and an event for a missing topic waits until somebody creates the topic")
 		return
 	}
 	why := to + ", and the brokers list no such topic: the first event waits until somebody creates its topic"
 	if slices.Contains(patterns, "*") {
-		why = "each row names its own topic: an event whose topic does not exist waits until somebody creates the topic"
+		why = "each row determines its own topic: an event whose topic does not exist waits until somebody creates the topic"
 	}
 	if c.settings["auto.create.topics.enable"] == "true" {
 		why += ", because walpost does not use auto.create.topics.enable"

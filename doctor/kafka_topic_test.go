@@ -264,7 +264,7 @@ func TestCheckSaysHowTopicsComeToBe(t *testing.T) {
 		{"one is there", []string{"outbox.event.*"}, false, "topics: ok: rows go to topics such as outbox.event.*, and there are outbox.event.order; "},
 		{"one of two kinds is there", []string{"shop.*", "outbox.event.*"}, false, "topics: ok: rows go to topics such as shop.* and outbox.event.*, and there are outbox.event.order; "},
 		{"only the checkpoints fit", []string{"walpost.*"}, false, "topics: warn: rows go to topics such as walpost.*, and the brokers list no such topic"},
-		{"the row decides all", []string{"*"}, false, "topics: warn: each row names its own topic: an event whose topic does not exist waits until somebody creates the topic\n\tfix Set kafka.topics.create: true. "},
+		{"the row decides all", []string{"*"}, false, "topics: warn: each row determines its own topic: an event whose topic does not exist waits until somebody creates the topic\n\tfix Set kafka.topics.create: true. "},
 		{"walpost creates them", []string{"shop.*"}, true, "topics: ok: rows go to topics such as shop.*: walpost creates a missing topic when its first event comes (kafka.topics.create)\n"},
 	} {
 		t.Run(is.name, func(t *testing.T) {

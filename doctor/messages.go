@@ -15,11 +15,11 @@ func (x *examination) messages() {
 	const name = "source.messages"
 	switch {
 	case len(x.settings.EmitPublic) == 0:
-		x.OK(name, "walpost publishes %s; if the slot is lost, the messages that it held are lost too", which)
+		x.OK(name, "walpost publishes %s; if the slot is lost, so are its undelivered messages", which)
 	default:
 		functions := strings.Join(x.settings.EmitPublic, ", ")
 		x.Warn(name, fix.Fix{
-			fix.Words("As a superuser, restrict the right to the roles that write events (docs/write-events.md). On a managed server without a superuser, this is not possible."),
+			fix.Words("As a superuser, let only the roles that write events write messages (docs/write-events.md). On a managed server without a superuser, this is not possible."),
 			fix.SQL("REVOKE EXECUTE ON FUNCTION " + functions + " FROM PUBLIC;"), fix.SQL("GRANT EXECUTE ON FUNCTION " + functions + " TO <the application's role>;"),
 		}, "every role of database %s may write messages, and walpost publishes %s", x.f.Server.Database, which)
 	}

@@ -43,13 +43,13 @@ func checkRows(ctx context.Context, run *Run) (topics map[string]topicTraffic, f
 	const order = "order of rows"
 	column := run.Source.Config().OrderColumn
 	if !timed && column == "" && len(tables) > 0 {
-		s.Warn(order, fix.ByWords("Set source.order_column to a column that grows with every row, such as an identity. Or set the server's track_commit_timestamp to on, which needs a restart and covers later rows only."),
+		s.Warn(order, fix.ByWords("Set source.order_column to a column whose values increase with every row, such as an identity. Or set the server's track_commit_timestamp to on, which needs a restart and covers later rows only."),
 			"neither track_commit_timestamp nor source.order_column records the order in which rows were written: if the slot is lost, walpost recover can publish the missing rows only with --unordered")
 	}
 	for i, t := range tables {
 		if column != "" && t.Relation.Index(column) < 0 {
-			s.Warn(order, fix.ByWords("Set source.order_column to a column that the table has and the publication publishes, or add the column to the column list of the publication."),
-				"table %s has no published column %s, which source.order_column names: a snapshot and walpost recover stop with an error", t, column)
+			s.Warn(order, fix.ByWords("Set source.order_column to a column of the table that is published, or add the column to the publication's column list."),
+				"table %s has no published column %s (source.order_column): a snapshot and walpost recover stop with an error", t, column)
 		}
 		s.unusedColumns(t)
 		s.table(ctx, i, t)
@@ -93,7 +93,7 @@ func (s *sampler) unusedColumns(t *table.Table) {
 			unused = append(unused, outboxtable.HeadersColumn)
 		}
 		s.Warn("unused columns of "+t.String(), fix.ByWords("To publish them as headers, add "+placement+" to router.table.fields.additional.placement."),
-			"no record has the columns %s of %s", condition.Some(unused), t)
+			"records leave out the columns %s of %s", condition.Some(unused), t)
 	}
 }
 

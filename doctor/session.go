@@ -37,7 +37,7 @@ func (x *examination) transport() {
 	case x.remote == nil || local(x.remote):
 	default:
 		x.Warn(name, fix.ByWords("Set sslmode=verify-full (and sslrootcert) in source.dsn; the server needs ssl = on."),
-			"the connection to %s does not use TLS: every event, and with some methods the password, can be read in transit", x.remote)
+			"the connection to %s does not use TLS: every event, and with some login methods the password, can be read in transit", x.remote)
 	}
 }
 
@@ -65,7 +65,7 @@ func (x *examination) sessions() {
 		}
 	}
 	if d := time.Duration(x.Statement) * time.Millisecond; d > 0 && d < leastStatement {
-		x.Warn("statement_timeout", fix.ByWords("Leave statement_timeout out of source.dsn: walpost bounds its statements by itself."),
+		x.Warn("statement_timeout", fix.ByWords("Remove statement_timeout from source.dsn: walpost sets its own timeouts."),
 			"source.dsn sets statement_timeout to %s: on a busy server, the monitoring and the checks at startup fail", d)
 	}
 	least := leastTransaction
@@ -73,7 +73,7 @@ func (x *examination) sessions() {
 		least = longLook
 	}
 	if d := time.Duration(x.Transaction) * time.Millisecond; d > 0 && d < least {
-		x.Warn("transaction_timeout", set("transaction_timeout = 0"), "transaction_timeout is %s for role %s: it ends sessions of walpost in the middle of their work", d, s.Role)
+		x.Warn("transaction_timeout", set("transaction_timeout = 0"), "transaction_timeout is %s for role %s: it ends walpost's sessions in the middle of their work", d, s.Role)
 	}
 }
 
@@ -100,7 +100,7 @@ func (x *examination) spilled() {
 	}
 	by := fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB';", pgname.QuoteIdent(x.f.Server.Role), want>>20)), fix.Words("then restart walpost.")}
 	if want > most {
-		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory, one transaction would need " + want.Roughly() + ".")
+		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk that has pg_replslot. In memory, one transaction would need " + want.Roughly() + ".")
 	}
 	x.Warn(name, by, "%s, the server has written %d transactions (%s) to disk while it decoded them, because they did not fit into logical_decoding_work_mem (%s): changes to every table of the database use this memory",
 		since, x.Spilled.Txns, size.Bytes(x.Spilled.Bytes).Roughly(), memory.Roughly())

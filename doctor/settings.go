@@ -162,7 +162,7 @@ func (x *examination) rights() {
 		x.OK("monitoring", "role %s sees the sessions of other roles", s.Role)
 	} else {
 		x.Warn("monitoring", fix.BySQL("GRANT pg_monitor TO "+pgname.QuoteIdent(s.Role)+";"),
-			"role %s cannot see the sessions of other roles: if a session holds WAL back, walpost knows only its process id, and if a relay dies without a word, its standby waits for wal_sender_timeout", s.Role)
+			"role %s cannot see the sessions of other roles: if a session retains WAL, walpost can show only its process id, and if a relay dies without closing its connection, its standby waits for wal_sender_timeout", s.Role)
 	}
 	for i := range x.f.Tables {
 		t := &x.f.Tables[i]
@@ -210,16 +210,16 @@ func (x *examination) wal() {
 	minute := fix.Fix{fix.Setting{Name: name, Value: "60s", Bare: "60000 (in ms)"}}
 	switch d := pg.Millis(x.f.Server.SenderTimeout); {
 	case d == 0:
-		x.Warn(name, minute, "wal_sender_timeout is off: after a network failure a dead connection may keep the slot in use")
+		x.Warn(name, minute, "wal_sender_timeout is off: after a network failure, a dead connection may keep the slot in use")
 	case d < time.Second:
 		x.Warn(name, minute, "wal_sender_timeout is %s: a short network interruption ends the stream", d)
 	case d > 5*time.Minute:
-		x.Warn(name, minute, "wal_sender_timeout is %s: after a network failure nobody can take the slot for that long", d)
+		x.Warn(name, minute, "wal_sender_timeout is %s: after a network failure, nobody can use the slot for that long", d)
 	default:
 		x.OK(name, "wal_sender_timeout is %s", d)
 	}
 	if keep := x.f.Server.KeepMB; keep < 0 {
-		x.Warn(keeps, keepSize, "max_slot_wal_keep_size is not set: a slot that nobody reads holds WAL until the disk is full")
+		x.Warn(keeps, keepSize, "max_slot_wal_keep_size is not set: a slot that nobody reads retains WAL until the disk is full")
 	} else {
 		x.OK(keeps, "max_slot_wal_keep_size is %d MB", keep)
 	}

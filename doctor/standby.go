@@ -102,15 +102,15 @@ func (x *examination) awaited() {
 				unread = append(unread, s.Name)
 			}
 		}
-		by := fix.ByWords("Give each standby that may take over a slot (pg_create_physical_replication_slot, primary_slot_name), and name it in synchronized_standby_slots.")
+		by := fix.ByWords("Create a slot for each standby that may take over (pg_create_physical_replication_slot, primary_slot_name), and list it in synchronized_standby_slots.")
 		if len(read) > 0 {
-			by = fix.Fix{fix.Words("Name only slots of standbys that may take over, not of backup tools:"), fix.Setting{Name: name, Value: strings.Join(read, ", ")}}
+			by = fix.Fix{fix.Words("List only the slots of standbys that may take over, not of backup tools:"), fix.Setting{Name: name, Value: strings.Join(read, ", ")}}
 		}
 		if len(unread) > 0 {
 			by = append(by, fix.Words("Leave out "+condition.Some(unread)+" until a standby reads it: decoding would wait for it without an error."))
 		}
 		if len(read) == 0 {
-			x.Warn(name, by, "the slot should survive a failover, but no standby of this server reads a slot of its own")
+			x.Warn(name, by, "the slot should survive a failover, but no standby of this server reads from its own physical slot")
 			return
 		}
 		x.Warn(name, by,

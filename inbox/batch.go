@@ -7,8 +7,8 @@ import (
 
 // An Outcome says what happened to one message of a batch.
 type Outcome struct {
-	// Fresh says that the effect of the message was committed now. It is false if the message was
-	// processed before, or if Err is set.
+	// Fresh reports whether this call committed the message's effect. It is false if the message
+	// was processed before, or if Err is set.
 	Fresh bool
 
 	// Err is nil if the message is processed. It is an *IDError if the message cannot be processed
@@ -17,19 +17,19 @@ type Outcome struct {
 	Err error
 }
 
-// ErrEarlierFailed says that an earlier message with the same key has failed, so that this one was
-// not tried. Once the earlier one is processed or given up, this one can be tried.
+// ErrEarlierFailed means that a message wasn't tried, because an earlier one with the same key has
+// failed. Once that one is processed or given up, this one can be tried.
 var ErrEarlierFailed = errors.New("an earlier message with the same key has failed")
 
-// Batch processes many messages in one transaction. fn gets those that the consumer has not
-// processed before, in the order of msgs. Batch calls fn only if there are some.
+// Batch processes many messages in one transaction. fn gets those that the consumer hasn't
+// processed before, in the order of msgs. If there are none, Batch doesn't call fn.
 //
-// If fn fails, Batch rolls back, and processes each message alone, in its own transaction: fn then
-// gets slices of one message. So a bad message does not take the others with it. After a failure,
-// later messages with the same topic and key are not tried.
+// If fn fails, Batch rolls back, and processes each message in its own transaction, where fn gets a
+// slice of one message. A bad message therefore doesn't fail the others. After a failure, later
+// messages with the same topic and key aren't tried.
 //
-// The result has an Outcome for each message. If the database cannot be reached, or ctx ends, every
-// message that is not known to be processed has the error.
+// The result has an Outcome for each message. If the database can't be reached, or ctx ends, every
+// message that isn't known to be processed gets that error.
 func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn func(ctx context.Context, tx T, fresh []Message) error) []Outcome {
 	outcomes := make([]Outcome, len(msgs))
 	tryAll := func(process func(m Message, i int) (fresh bool, err error)) {

@@ -12,20 +12,20 @@ import (
 	"github.com/walpost/walpost/internal/lib/anytx"
 )
 
-// A DB opens the transactions that handlers run in. T is pgx.Tx or *sql.Tx. A DB can be used by
-// several goroutines.
+// A DB opens the transactions that handlers run in. T is pgx.Tx or *sql.Tx. Several goroutines can
+// use a DB.
 //
-// A handler must not end its transaction: the mark and the effect would no longer be one. A pgx.Tx
-// of a DB refuses Commit and Rollback, and then the handler has failed, even if it returns nil. Its
-// Begin makes savepoints, which the handler ends as usual. An *sql.Tx cannot be wrapped, so its
-// Commit is found out afterwards.
+// A handler must not end its transaction, because the mark and the effect would no longer be
+// atomic. A DB's pgx.Tx refuses Commit and Rollback, and the handler then counts as failed, even if
+// it returns nil. Its Begin creates savepoints, which the handler ends as usual. An *sql.Tx can't
+// be wrapped, so the DB detects a Commit only afterwards.
 type DB[T any] struct {
 	begin   func(context.Context) (*transaction[T], error)
 	connect connect
 	schema  Schema
 }
 
-// In returns a DB that uses the tables of a schema. Without it, Postgres finds the tables by the
+// In returns a DB that uses the tables in a schema. Without In, Postgres finds the tables by the
 // search_path.
 func (db *DB[T]) In(s Schema) *DB[T] { return &DB[T]{db.begin, db.connect, s} }
 

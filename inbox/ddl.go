@@ -13,18 +13,20 @@ import (
 	"github.com/walpost/walpost/internal/lib/anytx"
 )
 
-// Version is the version of the tables that this package uses. A database has it in
-// inbox_retention.version. The functions that process events also work on tables that are one
-// version older or newer, so that a service can be updated while it runs. Retain wants Version.
+// Version is the version of the tables that this package uses. A database stores its version in
+// inbox_retention.version. The functions that process events also work with tables that are one
+// version older or newer, so that a service can be updated while it runs. Retain needs exactly
+// Version.
 const Version = 2
 
-// A Schema is the schema of Postgres that has the tables. The empty one stands for the search_path.
+// A Schema is the Postgres schema that contains the tables. An empty Schema stands for the
+// search_path.
 type Schema string
 
-// DDL returns the SQL that brings the tables from a version to Version, and the SQL that brings
-// them back. Version 0 is a database without the tables. Run each in one transaction. They can be
-// the files of a migration of golang-migrate. The schema must exist. DDL panics if there is no such
-// version.
+// DDL returns the SQL that upgrades the tables from a version to Version, and the SQL that reverts
+// that. Version 0 means that the tables don't exist. Run each text in one transaction. The two
+// texts can be the up and down files of a golang-migrate migration. The schema must exist. DDL
+// panics if there's no such version.
 //
 // The role that processes events needs SELECT and INSERT on inbox_processed, SELECT and UPDATE on
 // inbox_generations, and SELECT, INSERT, UPDATE and DELETE on inbox_messages. For Retain, it also
@@ -113,9 +115,9 @@ func (s Schema) of(ctx context.Context, handle any) (schemaTx, error) {
 	return schemaTx{tx, s}, err
 }
 
-// Migrate makes the tables, or brings those of an earlier version to Version, in one transaction.
-// Any number of processes can call it, each at its start. Its role must be allowed to create
-// tables, and must own those that are there. Tables of a later version are an error.
+// Migrate creates the tables, or upgrades those of an earlier version to Version, in one
+// transaction. Any number of processes can call it when they start. The role must be allowed to
+// create tables, and must own existing ones. Tables of a later version are an error.
 func (db *DB[T]) Migrate(ctx context.Context) error {
 	err := db.readCommitted(ctx, func(tx *transaction[T]) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", migrationLock); err != nil {

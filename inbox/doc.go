@@ -6,6 +6,6 @@
 // [Handler] does that for a consumer of package consumer. [Store] and [Worker] store messages first
 // and handle them later.
 //
-// The package needs Postgres 14 or later, through pgx or database/sql. It knows no broker:
-// [Message] is what a consumer fills from a broker's record.
+// The package needs Postgres 14 or later, through pgx or database/sql. It doesn't depend on a
+// broker: the consumer fills a [Message] from the broker's record.
 package inbox

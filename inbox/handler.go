@@ -8,7 +8,8 @@ import (
 )
 
 // A HandlerFunc writes the effect of a message in tx, and does not end tx. If it returns an error
-// or panics, its work is rolled back. ctx ends after HandlerTimeout of the consumer or the Worker.
+// or panics, its work is rolled back. ctx ends after the HandlerTimeout of the consumer or the
+// Worker.
 type HandlerFunc[T any] func(ctx context.Context, tx T, m Message) error
 
 // Handler returns a consumer.Handler that calls fn once for each event: it marks the event as
@@ -21,10 +22,10 @@ func Handler[T any](db *DB[T], fn HandlerFunc[T]) func(ctx context.Context, m Me
 	}
 }
 
-// BatchHandler is Handler for a consumer.BatchHandler. One transaction has the marks and the
-// effects of a batch, whose messages must have the same Group. fn gets the messages that the group
-// has not processed before, of all types, and is not called if there are none. If fn fails, the
-// consumer hands over each message alone.
+// BatchHandler is Handler for a consumer.BatchHandler. One transaction contains the marks and the
+// effects of a batch, whose messages must have the same Group. fn gets the messages of all types
+// that the group hasn't processed before, and isn't called if there are none. If fn fails, the
+// consumer retries each message on its own.
 func BatchHandler[T any](db *DB[T], fn func(ctx context.Context, tx T, fresh []Message) error) func(ctx context.Context, batch []Message) error {
 	return func(ctx context.Context, batch []Message) error {
 		if len(batch) == 0 {
@@ -41,9 +42,9 @@ func BatchHandler[T any](db *DB[T], fn func(ctx context.Context, tx T, fresh []M
 }
 
 // ByType returns a HandlerFunc that calls the function for the message's Type. unknown gets the
-// messages of other types: Ignore skips them, and nil refuses them with a Permanent *TypeError. That
-// includes an empty type. A message without the header eventType is refused with a Retryable one,
-// because it is not the message's fault that the relay does not place the type in a header.
+// messages of other types: Ignore skips them, and nil refuses them with a Permanent *TypeError.
+// That includes an empty type. A message without the header eventType is refused with a Retryable
+// error, because it isn't the message's fault that the relay doesn't place the type in a header.
 func ByType[T any](types map[string]HandlerFunc[T], unknown HandlerFunc[T]) HandlerFunc[T] {
 	types = maps.Clone(types)
 	return func(ctx context.Context, tx T, m Message) error {
@@ -63,7 +64,7 @@ func ByType[T any](types map[string]HandlerFunc[T], unknown HandlerFunc[T]) Hand
 // Ignore does nothing. Its message counts as processed.
 func Ignore[T any](context.Context, T, Message) error { return nil }
 
-// A TypeError says that no function handles events of this type, or that the message has no type.
+// A TypeError means that no function handles events of this type, or that the message has no type.
 type TypeError struct{ Type string }
 
 func (e *TypeError) Error() string {

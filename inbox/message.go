@@ -11,17 +11,17 @@ import (
 // A Message is one delivered message. It does not depend on the broker.
 type Message struct {
 	// Group is the consumer that handles the message: Config.Group of a consumer.Consumer, and
-	// Consumer of a Worker. Handler marks the event as processed by it. A function around a Handler
-	// may set another one, for example the old name of a group that was renamed.
+	// Consumer of a Worker. Handler marks the event as processed by this group. A function around a
+	// Handler may set another one, for example the old name of a renamed group.
 	Group string
 
 	// ID is the event's id. Every delivery of the same event has the same ID. It is empty if the
-	// message carries none: see WithID.
+	// message has none: see WithID.
 	ID string
 
-	// Scope is what the ID is unique in. Messages with the same ID in different scopes are different
-	// events. The default is Topic. If a topic is renamed, the messages of the new topic need the old
-	// name as Scope, so that the events of the old one are still recognised.
+	// Scope is the namespace of the ID: messages with the same ID in different scopes are different
+	// events. The default is Topic. If a topic is renamed, the messages of the new topic need the
+	// old name as Scope, so that the events of the old one are still recognised.
 	Scope string
 
 	Topic     string
@@ -35,8 +35,9 @@ type Message struct {
 	Headers []Header
 	Time    time.Time // the broker's timestamp
 
-	// Attempt is which attempt this is: 1 is the first. At most Attempts of the consumer or the Worker
-	// are made. A failure that does not count (see Retryable) repeats the number.
+	// Attempt is the number of this attempt, starting at 1. Its maximum is the Attempts of the
+	// consumer or the Worker. After a failure that doesn't count (see Retryable), the number stays
+	// the same.
 	Attempt int
 }
 
@@ -51,7 +52,7 @@ func (m Message) Header(name string) string {
 	return ""
 }
 
-// Type returns the event's type: the header eventType, in which walpost places it.
+// Type returns the event's type, from the header eventType in which walpost places it.
 func (m Message) Type() string { return m.Header(typeHeader) }
 
 const typeHeader = "eventType"
@@ -69,9 +70,9 @@ const (
 	// RefuseMissingID refuses the message with an *IDError. It is the default.
 	RefuseMissingID MissingID = ""
 
-	// PositionAsID makes the id from topic, partition, offset and Time. It recognises that the broker
-	// delivers a record again, and a dead letter that was sent back. It does not recognise that a producer
-	// or relay sends the event again, because the second record has another offset.
+	// PositionAsID forms the id from the topic, partition, offset and Time. It recognises a record
+	// that the broker delivers again, and a dead letter that was sent back. It doesn't recognise an
+	// event that a producer or relay sends again, because the second record has another offset.
 	PositionAsID MissingID = "position"
 )
 

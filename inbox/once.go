@@ -12,27 +12,27 @@ import (
 )
 
 // Once calls fn unless the consumer has processed the event of m already. It reports whether it
-// called fn. The consumer's name separates consumers that share a database: each processes the
-// event once. The event is known by the ID and the Scope of m, which is its Topic by default. Once
-// needs no other field.
+// called fn. consumer is a name that separates consumers that share a database: each processes the
+// event once. The ID and the Scope of m, by default its Topic, identify the event. Once needs no
+// other field.
 //
-// The transaction is the caller's: a pgx.Tx, an *sql.Tx, or what a library such as sqlc, GORM, ent
-// or bun has made of one. Once refuses a pool and a connection outside a transaction. It asks the
-// server about a type that does not tell, such as the Tx of ent, by a savepoint (two round trips).
-// Once writes a mark, and fn writes the effect in the same transaction. Neither Once nor fn commits
-// or rolls back: the caller does.
+// The transaction is the caller's: a pgx.Tx, an *sql.Tx, or one that a library such as sqlc, GORM,
+// ent or bun has wrapped. Once refuses a pool, or a connection outside a transaction. If a type
+// doesn't show whether it is a transaction, such as ent's Tx, Once finds out with a savepoint (two
+// round trips). Once writes a mark, and fn writes the effect in the same transaction. Neither Once
+// nor fn commits or rolls back: the caller does.
 //
-// If another transaction is processing the same event, Once waits for its end. If that transaction
-// commits, Once returns false and fn does not run. If it rolls back, fn runs here.
+// If another transaction is processing the same event, Once waits for it to end. If that
+// transaction commits, Once returns false without calling fn. If it rolls back, Once calls fn.
 //
-// If fn returns an error or panics, Once makes the transaction fail, so that a commit by mistake
-// cannot keep the mark without the effect. The caller rolls back, or rolls back to a savepoint that
-// is older than the call. A handler that wants to skip an event returns nil.
+// If fn returns an error or panics, Once makes the transaction fail, so that a mistaken commit
+// can't keep the mark without the effect. The caller must roll back, completely or to a savepoint
+// from before the call. To skip an event, fn returns nil.
 //
 // Once is correct in every isolation level. In repeatable read and serializable, Postgres can
-// refuse with the codes 40001 or 40P01, where read committed would have waited. The caller then
-// rolls back and repeats the whole transaction. A transaction that calls Once for several events
-// can deadlock with another one, unless both take the events in the same order. DB.Batch does.
+// return the errors 40001 or 40P01 where read committed would have waited. The caller must then
+// roll back and repeat the whole transaction. Two transactions that call Once for several events
+// can deadlock, unless both process the events in the same order, as DB.Batch does.
 func Once(ctx context.Context, tx any, consumer string, m Message, fn func(context.Context) error) (bool, error) {
 	return Schema("").Once(ctx, tx, consumer, m, fn)
 }

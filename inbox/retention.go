@@ -11,34 +11,35 @@ import (
 	"time"
 )
 
-// DefaultKeep is how long a processed event is remembered by default. It is twice the time that
-// Kafka keeps records by default, and a day.
+// DefaultKeep is how long a processed event is remembered by default. It is twice as long as Kafka
+// keeps records by default, plus a day.
 const DefaultKeep = 15 * 24 * time.Hour
 
 // A Retention says how long the inbox remembers.
 type Retention struct {
-	// Keep is how long a processed event is remembered at least. An event that is delivered again
-	// later has its effect again. Keep must therefore be longer than the topic's retention, and longer
-	// than any replay goes back. The default is DefaultKeep.
+	// Keep is the minimum time for which a processed event is remembered. An event that is
+	// delivered again later takes effect again, so Keep must be longer than the topic's retention,
+	// and longer than any replay goes back. The default is DefaultKeep.
 	//
-	// All consumers of a database share the generations. So the longest Keep that any caller of
-	// Retain ever gave applies to all of them. inbox_retention has it. Marks go into one generation
-	// for a quarter of it, and are removed one generation at a time, so an event is remembered for up
-	// to a quarter longer than Keep. After Keep was raised, the next generation can begin late, and
-	// events are remembered for up to twice as long.
+	// All consumers of a database share the generations, so the longest Keep that any caller of
+	// Retain has ever passed applies to all of them. It is stored in inbox_retention. A generation
+	// takes marks for a quarter of Keep, and marks are removed one generation at a time, so an
+	// event is remembered for up to a quarter longer than Keep. After Keep is raised, the next
+	// generation can begin late, and events are remembered for up to twice as long.
 	Keep time.Duration
 
 	// Processed is how long processed rows stay in inbox_messages. The default is a day. It does not
 	// shorten Keep.
 	Processed time.Duration
 
-	// LockWait is the longest time that Retain waits for the transactions that have marked an event,
-	// and for readers of a generation that it truncates, such as pg_dump. Transactions that want to
-	// mark their first event wait as long. The default is a second, and the maximum an hour.
+	// LockWait is the longest time that Retain waits for the transactions that have marked an
+	// event, and for readers of a generation that it truncates, such as pg_dump. Transactions that
+	// are about to mark their first event can wait that long, too. The default is a second, and the
+	// maximum an hour.
 	LockWait time.Duration
 
-	// Logger gets what RunRetention could not do. The default is slog.Default(); slog.New(slog.DiscardHandler) is
-	// silent.
+	// Logger gets a line for whatever RunRetention couldn't do. The default is slog.Default();
+	// slog.New(slog.DiscardHandler) is silent.
 	Logger *slog.Logger
 }
 
@@ -49,9 +50,9 @@ type Retained struct {
 	Messages int64   // the processed rows that were deleted from inbox_messages
 }
 
-// A BusyError says that Retain could not lock inbox_processed in time, because a transaction that
-// has marked an event is still open. Nothing is lost: a later call tries again. The table grows
-// until then.
+// A BusyError means that Retain couldn't lock inbox_processed in time, because a transaction that
+// has marked an event is still open. Nothing is lost: a later call tries again. Until one succeeds,
+// the table grows.
 type BusyError struct{ Err error }
 
 func (e *BusyError) Error() string {
@@ -71,8 +72,8 @@ func (r Retention) withDefaults() (Retention, error) {
 }
 
 // RunRetention calls Retain every minute or so until ctx ends, and then returns nil. It logs what
-// Retain cannot do, and goes on. Any number of processes can do it at the same time. It returns an
-// error if r is invalid.
+// Retain can't do, and continues. Any number of processes can run it at the same time. It returns
+// an error if r is invalid.
 func (db *DB[T]) RunRetention(ctx context.Context, r Retention) error {
 	r, err := r.withDefaults()
 	if err != nil {
@@ -104,12 +105,12 @@ func (db *DB[T]) RunRetention(ctx context.Context, r Retention) error {
 // ended before Keep, and deletes old processed messages. Call it every minute or so, from any
 // number of processes: a call that finds nothing to do only reads. RunRetention does it.
 //
-// To begin a generation, Retain locks inbox_processed for a moment, and marks wait for it. Readers
-// do not wait, and it does not wait for them. A generation is emptied by TRUNCATE if the role has
-// that privilege on the generation's partition and gets the lock within LockWait, and otherwise by
-// DELETE, some thousand marks in a transaction. Only one caller at a time tries to lock, and after
-// a *BusyError all callers leave the table alone: for 60 times LockWait at first, then twice as
-// long each time, up to an hour.
+// To begin a generation, Retain locks inbox_processed for a moment, during which marks wait.
+// Readers don't wait for Retain, and Retain doesn't wait for them. A generation is emptied by
+// TRUNCATE if the role has that privilege on the generation's partition and gets the lock within
+// LockWait, and otherwise by DELETE, some thousand marks in a transaction. Only one caller at a
+// time tries to lock. After a *BusyError, all callers leave the table alone, at first for 60 times
+// LockWait, then for twice as long each time, up to an hour.
 //
 // Times are those of the database's clock.
 func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err error) {

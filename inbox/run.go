@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// A HandlerError is what a handler returned, or its panic as a *PanicError, or what the server
-// answered to the COMMIT of the handler's work. Other errors are not the event's fault: the
-// database cannot be reached, or the caller's context has ended.
+// A HandlerError wraps the error that a handler returned, its panic as a *PanicError, or the
+// server's error for the COMMIT of the handler's work. Other errors aren't the event's fault: the
+// database can't be reached, or the caller's context has ended.
 type HandlerError struct{ Err error }
 
 func (e *HandlerError) Error() string { return e.Err.Error() }
 func (e *HandlerError) Unwrap() error { return e.Err }
 
-// Once calls fn in a transaction of its own, unless the consumer has processed the event of m
-// already (see the function Once). It reports whether fn's effect was committed now. If fn fails or
-// panics, Once rolls back, and returns a *HandlerError: nothing of fn's work remains, and the next
+// Once calls fn in its own transaction, unless the consumer has already processed the event of m
+// (see the function Once). It reports whether this call committed fn's effect. If fn fails or
+// panics, Once rolls back, so nothing of fn's work remains, and returns a *HandlerError. The next
 // delivery calls fn again.
 //
-// A serialization failure or a deadlock is not the event's fault. Once then repeats the
-// transaction, so fn can be called several times: its effects outside the transaction must bear
-// that.
+// A serialization failure or a deadlock isn't the event's fault. Once then repeats the transaction,
+// so fn can be called several times, and its effects outside the transaction must be safe to
+// repeat.
 //
-// If the connection is lost during the commit, nobody knows whether the server has committed. Once
-// returns the error. A further call finds out.
+// If the connection is lost during the commit, the server may have committed. Once returns the
+// error, and another call finds out.
 func (db *DB[T]) Once(ctx context.Context, consumer string, m Message, fn func(ctx context.Context, tx T) error) (bool, error) {
 	fresh := false
 	err := db.retry(ctx, func(tx *transaction[T]) (err error) {

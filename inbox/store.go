@@ -16,19 +16,20 @@ import (
 // Store writes messages into inbox_messages in the caller's transaction, and returns how many are
 // new. Commit the offset to the broker after the transaction. A Worker handles the messages later.
 //
-// A message that is stored or processed already is left out, for as long as its row exists or its
-// mark is remembered (see Retention). Messages with the same topic and key are handled in the order
-// in which they are stored: a transaction that stores messages of a key waits for the end of
-// another one that has done so. Store refuses the whole call with an *IDError if a message has no
-// id.
+// Store leaves out a message that is already stored or processed, for as long as its row exists or
+// its mark is remembered (see Retention). Messages with the same topic and key are handled in the
+// order in which they are stored: a transaction that stores messages with a key waits until other
+// transactions that have done so end. If a message has no id, Store refuses the whole call with an
+// *IDError.
 //
-// If Store fails, it makes the transaction fail, as Once does. A time outside the years 1 to 9999
-// is stored as the first or the last moment of these years.
+// If Store fails, it makes the transaction fail, as Once does. A time before the year 1 or after
+// 9999 is stored as the first or last moment of that range.
 //
-// Store wakes the Workers by a notification of Postgres. A transaction with one cannot be prepared
-// (PREPARE TRANSACTION), and the commits of such transactions wait for each other. Postgres drops a
-// notification if no session listens, and otherwise queues it until all of them have it. If a
-// session of any program listens and stays in a transaction until the queue has 8 GB, Store fails.
+// Store wakes the Workers with a Postgres notification (NOTIFY). A transaction with one can't be
+// prepared (PREPARE TRANSACTION), and the commits of such transactions wait for each other.
+// Postgres drops a notification if no session listens, and otherwise queues it until all listening
+// sessions have received it. If a session of any program listens and stays in a transaction until
+// the queue reaches 8 GB, Store fails.
 func Store(ctx context.Context, tx any, consumer string, msgs ...Message) (stored int64, err error) {
 	return Schema("").Store(ctx, tx, consumer, msgs...)
 }
@@ -198,7 +199,7 @@ func hash(s string) uint32 {
 	return h.Sum32()
 }
 
-// A Backlog is how many messages of a consumer wait in inbox_messages.
+// A Backlog counts a consumer's messages in inbox_messages that aren't processed.
 type Backlog struct {
 	Pending int64         // not processed and not dead
 	Failing int64         // those of Pending whose last attempt failed
@@ -221,10 +222,10 @@ func (db *DB[T]) Backlog(ctx context.Context, consumer string) (b Backlog, err e
 	return b, err
 }
 
-// RetryDead makes dead messages with these ids pending again, with no attempts, and wakes the
-// Workers. scope is that of the messages, which is their topic by default. It returns how many
-// there were. Later messages of a key that are pending wait for the message, but those that are
-// processed or in work already are ahead of it.
+// RetryDead makes dead messages with these ids pending again, resets their attempts, and wakes the
+// Workers. scope is the Scope of the messages, by default their topic. RetryDead returns the number
+// of messages that it found. Later pending messages with the same key wait for a retried one, but
+// those already processed or in progress stay ahead of it.
 func (db *DB[T]) RetryDead(ctx context.Context, consumer, scope string, ids ...string) (n int64, err error) {
 	list, err := json.Marshal(append([]string{}, ids...)) // [] without ids, not null
 	if err != nil {

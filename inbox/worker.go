@@ -17,59 +17,60 @@ import (
 	"github.com/walpost/walpost/internal/lib/backoff"
 )
 
-// A Worker handles stored messages. Any number of workers of any number of processes share the
-// messages of a consumer. Each message is handled in the transaction that marks it as processed, so
-// its effect happens exactly once, even if the process is killed.
+// A Worker handles stored messages. Any number of workers, in any number of processes, can share a
+// consumer's messages. Each message is handled in the transaction that marks it as processed, so it
+// takes effect exactly once, even if the process is killed.
 //
-// A message is not taken while an earlier one with the same topic and key is pending: while that
-// one is handled, and while it waits for its next attempt.
+// A Worker doesn't take a message while an earlier one with the same topic and key is pending,
+// either being handled or waiting for its next attempt.
 type Worker[T any] struct {
 	DB       *DB[T]
 	Consumer string // the name given to Store; each message has it as its Group
 
-	// Handler writes the effect of a message. It can be the same function that Handler takes. Its ctx
-	// also ends when Run has waited for Grace.
+	// Handler writes the effect of a message. It can be the same function that Handler takes. While
+	// Run is stopping, the handler's ctx ends after Grace.
 	Handler HandlerFunc[T]
 
 	// The fields down to Logger have the names, the meaning and the defaults of consumer.Config.
 
 	Concurrency int // handlers at the same time, each in a transaction; 16 by default
 
-	// Attempts is how many failures that count a message has before it is dead; 8 by default. With
-	// Unlimited, only a Permanent error gives it up. A dead message no longer holds up its key. A
-	// failure that is not the message's fault does not count (see Retryable), and a process that is
-	// killed uses up no attempt. A serialization failure or a deadlock is repeated as in Once.
+	// Attempts is how many failures make a message dead; 8 by default. With Unlimited, only a
+	// Permanent error does. A dead message no longer holds up its key. A failure that isn't the
+	// message's fault doesn't count (see Retryable), nor does a process that is killed. After a
+	// serialization failure or a deadlock, the transaction is repeated as in Once.
 	Attempts int
 
-	// HandlerTimeout ends the ctx of a handler; 1 minute by default. Only the first 5 failures of a
-	// message because of a deadline do not count.
+	// HandlerTimeout ends the ctx of a handler; 1 minute by default. The first 5 failures of a
+	// message because of a deadline don't count; later ones do.
 	HandlerTimeout time.Duration
 
 	// The pauses between attempts double from BackoffMin (200 ms by default) to BackoffMax (10 s by
-	// default). Chance takes away up to a half of each.
+	// default). Each is shortened at random by up to half.
 	BackoffMin, BackoffMax time.Duration
 
 	Grace time.Duration // how long handlers may go on after the end of Run's ctx; 10 s by default
 
-	// Failed, if it is set, is called after each failed attempt, and each time that the database
-	// could not be used. Several goroutines call it.
+	// Failed, if set, is called after each failed attempt, and each time the database couldn't be
+	// used. Several goroutines may call it at the same time.
 	Failed func(f Failure)
 
 	Logger *slog.Logger // slog.Default() by default; slog.New(slog.DiscardHandler) is silent
 
-	// Poll is the longest pause between two looks for messages; 1 s by default, and a day at most.
-	// Store, RetryDead and RetryAllDead wake the Worker earlier by a notification of Postgres, for
-	// which the Worker opens a connection of its own. That needs pgx, or database/sql with the driver
-	// of pgx, and no pooler such as PgBouncer in transaction mode. The log says whether notifications
-	// arrive. If they do not, or one is lost, Poll is what remains.
+	// Poll is the longest pause between two polls for messages; 1 s by default, and at most a day.
+	// Store, RetryDead and RetryAllDead wake the Worker earlier with a Postgres notification, for
+	// which the Worker opens a separate connection. This needs pgx, or database/sql with pgx's
+	// driver, and no pooler such as PgBouncer in transaction mode. The log says whether
+	// notifications arrive. If they don't, or one is lost, the Worker finds messages by polling.
 	//
-	// The connection is made as those of a *pgxpool.Pool are, with its BeforeConnect. Otherwise it has
-	// the configuration of a connection that is there: a password that expires soon may be refused.
+	// With a *pgxpool.Pool, this connection is opened like the pool's own, with its BeforeConnect.
+	// Otherwise, it copies the configuration of an existing connection, so a password that has
+	// expired since then may be refused.
 	Poll time.Duration
 }
 
-// Unlimited, as Attempts of a Worker or a consumer.Consumer, means that no number of failures makes
-// a message dead. A Permanent error still does.
+// Unlimited, as the Attempts of a Worker or a consumer.Consumer, means that a message is retried
+// however often it fails. A Permanent error still makes it dead.
 const Unlimited = -1
 
 // A Failure is a failed attempt.
@@ -81,8 +82,8 @@ type Failure struct {
 	Pause   time.Duration // until the next one
 }
 
-// Run handles messages until ctx ends. It then takes no more, and returns when the handlers that
-// have begun are done.
+// Run handles messages until ctx ends. It then takes no more, and returns when all running handlers
+// are done.
 func (w *Worker[T]) Run(ctx context.Context) error {
 	if err := w.check(); err != nil {
 		return err

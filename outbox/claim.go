@@ -12,16 +12,16 @@ import (
 	"github.com/walpost/walpost/internal/lib/claim"
 )
 
-// A Store keeps payloads that are too large for Kafka. Its methods can be called at the same time.
+// A Store keeps payloads that are too large for Kafka. Its methods can be called concurrently.
 type Store interface {
-	// Put stores data durably. A key that is there already has the same data, and its time becomes
-	// that of the newest Put.
+	// Put stores data durably. If the key exists, it has the same data, and Put must renew its
+	// time.
 	Put(ctx context.Context, key string, data []byte) error
-	// Get returns what Put stored. The error of a key that is not there is fs.ErrNotExist.
+	// Get returns what Put stored. If the key doesn't exist, the error is fs.ErrNotExist.
 	Get(ctx context.Context, key string) (io.ReadCloser, error)
 }
 
-// ErrCorrupt says that a Store does not have the bytes that the event was written with.
+// ErrCorrupt means that the bytes in the Store aren't the ones that the event was written with.
 var ErrCorrupt = errors.New("the stored payload does not have the size or the digest that the event states")
 
 // maxClaim is more than the length of a claim, also as a jsonb is printed.
@@ -74,9 +74,10 @@ func (o *Outbox) tooLarge(payload []byte) bool {
 	return o.opts.MaxPayload > 0 && len(payload) > o.opts.MaxPayload
 }
 
-// Fetch returns the payload of a record's value. A value that is no claim is the payload itself.
-// For a claim, Fetch reads the payload from the store, and compares its size and its SHA-256: the
-// error is ErrCorrupt if they differ, and fs.ErrNotExist if the payload is not there any more.
+// Fetch returns the payload for a record's value. If the value isn't a claim, it is the payload
+// itself. For a claim, Fetch reads the payload from the store, and checks its size and its SHA-256.
+// The error is ErrCorrupt if they differ, and fs.ErrNotExist if the store no longer has the
+// payload.
 func Fetch(ctx context.Context, store Store, value []byte) ([]byte, error) {
 	c, ok := readClaim(value)
 	if !ok {

@@ -10,12 +10,12 @@ import (
 	"github.com/walpost/walpost/internal/lib/pgname"
 )
 
-// Migrate makes public.outbox if it is missing. See Outbox.Migrate.
+// Migrate creates public.outbox if it's missing. See Outbox.Migrate.
 func Migrate(ctx context.Context, db any) error { return standard.Migrate(ctx, db) }
 
-// Migrate makes the table if it is missing, by the SQL of DDL. It never changes a table that exists. db
-// is a pool, a connection or a transaction, of pgx or database/sql, whose role may create tables in the
-// schema. Any number of processes can call it, each at its start.
+// Migrate creates the table if it's missing, with the SQL of DDL. It never changes an existing
+// table. db is a pool, connection or transaction of pgx or database/sql, whose role must be allowed
+// to create tables in the schema. Any number of processes can call Migrate when they start.
 func (o *Outbox) Migrate(ctx context.Context, db any) error {
 	to, err := anytx.Any(db)
 	if err != nil {
@@ -39,16 +39,17 @@ func (o *Outbox) Migrate(ctx context.Context, db any) error {
 // migrationLock is the key of the advisory lock that Migrate takes: the bytes of "walpost" and a 2.
 const migrationLock = 0x77616c706f737402
 
-// DDL returns the SQL that makes the table, and the SQL that drops it. It is the table that walpost
-// setup makes, with the type of Options.PayloadType and the columns of Options.Headers. Both texts can
-// be the files of a migration of golang-migrate.
+// DDL returns the SQL that creates the table, and the SQL that drops it. The table is the one that
+// walpost setup creates, but with Options.PayloadType and the columns of Options.Headers. The two
+// texts can be the up and down files of a golang-migrate migration.
 func (o *Outbox) DDL() (up, down string) { return outboxtable.Migration("", "", &o.table) }
 
-// Goose returns DDL as one file of a migration of goose.
+// Goose returns the SQL of DDL as one migration file for goose.
 func (o *Outbox) Goose() string { return outboxtable.Goose(&o.table) }
 
-// Placement returns the value for router.table.fields.additional.placement in walpost.yaml: the
-// type of the event in the header eventType, and the column headers or those of Options.Headers.
+// Placement returns the value for router.table.fields.additional.placement in walpost.yaml. It
+// places the event's type in the header eventType, and the column headers or the columns of
+// Options.Headers.
 func (o *Outbox) Placement() string {
 	return outboxtable.Placement(append([]string{"event_type"}, o.opts.Headers...), o.opts.Headers == nil)
 }

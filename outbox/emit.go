@@ -15,9 +15,10 @@ func Emit(ctx context.Context, tx any, prefix string, events ...Event) error {
 	return standard.Emit(ctx, tx, prefix, events...)
 }
 
-// Emit writes events into the WAL, as transactional logical messages (pg_logical_emit_message), and
-// into no table. walpost relays them if source.messages.prefix is the prefix. The rules are those of
-// Write. Nothing but the WAL has these events: if the slot is lost, they are lost.
+// Emit writes events only into the WAL, as transactional logical messages
+// (pg_logical_emit_message), and not into a table. walpost relays them if source.messages.prefix is
+// the prefix. The rules are those of Write. Because these events exist only in the WAL, they are
+// lost if the slot is lost.
 func (o *Outbox) Emit(ctx context.Context, tx any, prefix string, events ...Event) error {
 	if prefix == "" || !pgname.IsPrefix(prefix) {
 		return fmt.Errorf("outbox: the prefix must have 1 to %d bytes and no control characters (got %q)", pgname.MaxPrefix, prefix)

@@ -7,11 +7,11 @@ import (
 	"os"
 )
 
-// A FileStore is a Store in a folder, which must exist. All writers and readers must share it. A Put
-// that is interrupted can leave a file behind, whose name begins with a key.
+// A FileStore is a Store in a folder, which must exist. All writers and readers must share it. An
+// interrupted Put can leave a file behind, whose name begins with a key.
 type FileStore string
 
-// Put implements Store. The file has its name only once it is complete and on the disk.
+// Put implements Store. The file gets its name only once it is complete and on disk.
 func (s FileStore) Put(_ context.Context, key string, data []byte) (err error) {
 	root, err := os.OpenRoot(string(s))
 	if err != nil {

@@ -16,8 +16,8 @@ var newest struct {
 }
 
 // NewID returns a UUID of version 7 (RFC 9562). It is greater than all ids that NewID has returned
-// in this process: the 12 bits behind the milliseconds are a fraction of the millisecond, and count
-// on if the clock does not (section 6.2 of the RFC, method 3).
+// in this process: the 12 bits after the milliseconds are a fraction of a millisecond, and keep
+// counting if the clock doesn't advance (section 6.2 of the RFC, method 3).
 func NewID() string { return newID(time.Now()) }
 
 func newID(now time.Time) string {

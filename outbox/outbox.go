@@ -8,8 +8,8 @@
 //	})
 //	err = tx.Commit(ctx)
 //
-// Write works with pgx and with database/sql, and with what is built on them. It refuses an event
-// that walpost could not route, before it runs any SQL. docs/write-events.md describes the package.
+// Write works with pgx, database/sql, and libraries built on them. Before it runs any SQL, it
+// refuses an event that walpost couldn't route. docs/write-events.md describes the package.
 package outbox
 
 import (
@@ -27,55 +27,60 @@ import (
 
 // An Event is one row of the outbox, and one record in Kafka.
 type Event struct {
-	// ID is a UUID. It is in the record's header "id", and consumers recognise a repetition by it.
-	// Default: NewID().
+	// ID is a UUID. The record has it in the header "id", by which consumers recognise a repeated
+	// event. Default: NewID().
 	ID string
-	// AggregateType decides on the topic: outbox.event.<AggregateType>.
+	// AggregateType determines the topic: outbox.event.<AggregateType>.
 	AggregateType string
 	// AggregateID is the record's key. Events with the same key stay in order.
 	AggregateID string
 	// Type says what happened, such as OrderPlaced.
 	Type string
-	// Payload is the record's value. []byte and json.RawMessage are taken as they are, and so is a string
-	// if the type of the payload is text or bytea. Null is no value. Options.Marshal makes bytes of
+	// Payload is the record's value. []byte and json.RawMessage are used as they are, and so is a
+	// string if Options.PayloadType is text or bytea. Null means no value. Options.Marshal encodes
 	// everything else. A nil pointer, map or slice is refused.
 	Payload any
-	// Headers are further headers of the record, up to 1,000. The names "id", "eventType" and
-	// "walpost.…" are walpost's own.
+	// Headers are additional headers of the record, up to 1,000. The names "id", "eventType" and
+	// "walpost.…" are reserved.
 	Headers map[string]string
 }
 
-// Null is the payload of a record without a value. In a compacted topic it removes the key.
+// Null is the payload of a record without a value. In a compacted topic, such a record removes its
+// key.
 var Null = null{}
 
 type null struct{}
 
-// Options describe an outbox table and how events get into it. The zero value is the table that
-// walpost setup makes.
+// Options describe an outbox table and how events are written into it. The zero value describes the
+// table that walpost setup creates.
 type Options struct {
-	// Table is schema.table, as SQL reads names. Default: public.outbox.
+	// Table is schema.table, with SQL's rules for names. Default: public.outbox.
 	Table string
 	// PayloadType is the type of the column payload: jsonb (default), json, text or bytea.
 	PayloadType string
-	// Headers are columns of the type text for the headers of events, with their names, and no event has
-	// others. An empty slice that is not nil is a table without headers. Default (nil): the table has the
-	// column headers (jsonb) for all of them. Placement returns what walpost.yaml needs.
+	// Headers are the names of the headers that events may have. The table has a text column with
+	// the same name for each. With an empty slice that isn't nil, events have no headers. By
+	// default (nil), they may have any headers, which the column headers (jsonb) contains.
+	// Placement returns what walpost.yaml needs.
 	Headers []string
-	// Partitioned makes a table with one partition for each day. Only Migrate, DDL and Goose read it.
+	// Partitioned means that the table has one partition for each day. Only Migrate, DDL and Goose
+	// use it.
 	Partitioned bool
 
-	// Marshal makes bytes of a payload. Default: json.Marshal, which must not get a message of Protocol
-	// Buffers. Write refuses one as the payload itself, but does not look for one inside the payload.
+	// Marshal encodes a payload. Default: json.Marshal, which must not be used for Protocol Buffers
+	// messages. Write refuses a payload that is such a message, but doesn't look for messages
+	// inside a payload.
 	Marshal func(v any) ([]byte, error)
-	// FromContext returns headers for all events of a call, such as the trace context. A header that no
-	// event can have is left out. The Headers of an Event take precedence.
+	// FromContext returns headers for all events of a call, such as the trace context. Headers that
+	// events can't have are left out. An Event's own Headers take precedence.
 	FromContext func(ctx context.Context) map[string]string
-	// Topic is the topic of an aggregate type, for a walpost.yaml that sets router.route.topic or
-	// router.topic.rename. Default: "outbox.event." and the aggregate type.
+	// Topic returns the topic of an aggregate type. Set it if walpost.yaml sets router.route.topic
+	// or router.topic.rename. Default: "outbox.event." followed by the aggregate type.
 	Topic func(aggregateType string) string
 
 	// MaxPayload is the largest payload in bytes. A larger one goes to Store, and the event has a
-	// claim for it, which Fetch redeems. Without a Store, the event is refused. 0 is no limit.
+	// claim instead, from which Fetch gets the payload. Without a Store, the event is refused. 0
+	// means no limit.
 	MaxPayload int
 	Store      Store
 }
@@ -97,7 +102,7 @@ const (
 	headersColumn = 5 // if Options.Headers is nil
 )
 
-// New returns an Outbox, or what is wrong with the options. It connects nowhere.
+// New returns an Outbox, or what is wrong with the options. It makes no connections.
 func New(opts Options) (*Outbox, error) {
 	opts.Table, opts.PayloadType = cmp.Or(opts.Table, "public.outbox"), cmp.Or(opts.PayloadType, "jsonb")
 	opts.Headers = slices.Clone(opts.Headers)
@@ -135,7 +140,7 @@ func New(opts Options) (*Outbox, error) {
 	return o, nil
 }
 
-// Options returns the options that New got, with their defaults.
+// Options returns the options passed to New, with defaults filled in.
 func (o *Outbox) Options() Options {
 	opts := o.opts
 	opts.Headers = slices.Clone(opts.Headers)
@@ -165,18 +170,18 @@ func (o *Outbox) insertSQL() string {
 
 var standard, _ = New(Options{})
 
-// Write writes events into public.outbox, as walpost setup makes it. See Outbox.Write.
+// Write writes events into public.outbox, the table that walpost setup creates. See Outbox.Write.
 func Write(ctx context.Context, tx any, events ...Event) error {
 	return standard.Write(ctx, tx, events...)
 }
 
-// Write writes events in the transaction tx, by one statement, in their order. tx is a pgx.Tx, a
-// *sql.Tx, or another handle with the method Exec of pgx or ExecContext of database/sql. If the type
-// of the handle does not tell, Write asks the server by a savepoint whether this is a transaction.
+// Write writes events in the transaction tx, with one statement, in the given order. tx is a
+// pgx.Tx, a *sql.Tx, or another handle with the method Exec of pgx or ExecContext of database/sql.
+// If its type doesn't show whether it is a transaction, Write finds out by creating a savepoint.
 //
-// An *EventError means that no event was sent to the server, and that the transaction is as it was.
-// So do errors about tx. Any other error is the server's: Postgres then refuses further statements
-// of the transaction until a rollback, to a savepoint or of everything.
+// An *EventError, or an error about tx, means that no event was sent to the server, and that the
+// transaction is unchanged. Any other error is the server's: Postgres then refuses further
+// statements of the transaction until you roll back, completely or to a savepoint.
 func (o *Outbox) Write(ctx context.Context, tx any, events ...Event) error {
 	to, rows, err := o.prepare(ctx, tx, events)
 	if err != nil || len(rows) == 0 {
@@ -201,7 +206,7 @@ func (o *Outbox) hint(err error) string {
 	return fmt.Sprintf(": run ALTER TABLE %s ADD COLUMN %s jsonb, or set Options.Headers to the columns that the table has for headers", o.table.Name.SQL(), outboxtable.HeadersColumn)
 }
 
-// An EventError says why an event was refused. No event of the call was sent to the server.
+// An EventError says why an event was refused. None of the call's events were sent to the server.
 type EventError struct {
 	Index int    // of the event in the call
 	Event Event  // as it was given

@@ -119,8 +119,8 @@ func (s *Settings) claimNeeds(l *condition.List, f *Facts) {
 		}
 	}
 	if i := rel.Index(s.Key(rel)); i >= 0 && slices.Contains([]string{"json", "xml", "point"}, rel.Columns[i].BaseName) {
-		l.Unmet(condition.Misconfigured, "key column", fix.ByWords("Name a column of another type as table.field.event.key, for example text."),
-			"column %s of %s has the type %s, which has no equality operator, so walpost cannot keep the order of a key", s.Key(rel), t.Table, rel.Columns[i].TypeName)
+		l.Unmet(condition.Misconfigured, "key column", fix.ByWords("Set table.field.event.key to a column of another type, such as text."),
+			"column %s of %s has the type %s, which has no equality operator, so walpost cannot keep a key's events in order", s.Key(rel), t.Table, rel.Columns[i].TypeName)
 	}
 	if t.Readable && !(f.Updatable && (f.Deletable || s.Strategy != Delete)) {
 		what := "update the columns of workers in"

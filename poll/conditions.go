@@ -161,7 +161,7 @@ func (s *Settings) needs(l *condition.List, f *Facts) {
 	case i < 0:
 		fail("source.order_column", fix.BySQL(order), "table %s has no column %q, which source.order_column names", t.Table, s.OrderColumn)
 	case !slices.Contains([]string{"int2", "int4", "int8"}, rel.Columns[i].BaseName) || !rel.Columns[i].NotNull:
-		misconfigured("source.order_column", fix.ByWords("Name a column that is an identity: bigint GENERATED ALWAYS AS IDENTITY."),
+		misconfigured("source.order_column", fix.ByWords("Use an identity column: bigint GENERATED ALWAYS AS IDENTITY."),
 			"column %s of %s must be an integer column with NOT NULL", s.OrderColumn, t.Table)
 	}
 	if s.Claims() {
@@ -174,7 +174,7 @@ func (s *Settings) needs(l *condition.List, f *Facts) {
 	case i < 0:
 		fail(xid, fix.BySQL(xidColumnSQL(t.Table, s.XIDColumn)), "table %s has no column %s", t.Table, s.XIDColumn)
 	case rel.Columns[i].BaseName != "xid8":
-		misconfigured(xid, fix.ByWords("Name a column of the type xid8."), "column %s of %s has the type %s, not xid8", s.XIDColumn, t.Table, rel.Columns[i].TypeName)
+		misconfigured(xid, fix.ByWords("Use a column of the type xid8."), "column %s of %s has the type %s, not xid8", s.XIDColumn, t.Table, rel.Columns[i].TypeName)
 	case !strings.Contains(rel.Columns[i].Default, "pg_current_xact_id()"):
 		fail(xid, fix.BySQL(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id();", sql, column)),
 			"column %s of %s does not have the default pg_current_xact_id()", s.XIDColumn, t.Table)
@@ -201,26 +201,26 @@ func (s *Settings) costs(l *condition.List, f *Facts) {
 			how += " Or set track_commit_timestamp = on in Postgres, and restart Postgres."
 		}
 		l.Warn("source.time_column", fix.ByWords(how),
-			"no column holds the time at which a row was written: the record gets the time of reading as its timestamp, so a repeated event differs from the first one")
+			"no column holds the time at which a row was written: a record's timestamp is the time at which walpost read the row, so a repeated event differs from the first one")
 	}
 	if s.Claims() && len(f.Guards) > 0 {
 		l.Warn("triggers and rules", fix.ByWords("Make sure that each trigger and rule lets the role of walpost update and delete every row: if one of them prevents this, walpost stops with an error."),
 			"%s of table %s may keep walpost from writing the state of a row", strings.Join(f.Guards, ", "), s.Table)
 	}
 	if !f.Unique {
-		l.Warn("source.order_column", fix.ByWords("Name an identity column (bigint GENERATED ALWAYS AS IDENTITY), or create a unique index on the column."),
-			"neither a sequence nor a unique index prevents two rows from having the same number in column %s: the order of such rows is not defined", s.OrderColumn)
+		l.Warn("source.order_column", fix.ByWords("Use an identity column (bigint GENERATED ALWAYS AS IDENTITY), or create a unique index on the column."),
+			"neither a sequence nor a unique index prevents rows from having equal values in column %s: the order of such rows is not defined", s.OrderColumn)
 	}
 	if f.Cache > 1 {
 		l.Warn("source.order_column", fix.ByWords("Set the CACHE of its sequence to 1 (ALTER SEQUENCE … CACHE 1)."),
-			"the sequence of column %s has CACHE %d: sessions take numbers in advance, so the order of a key is not kept", s.OrderColumn, f.Cache)
+			"the sequence of column %s has CACHE %d: sessions take numbers in advance, so a key's events can be delivered out of order", s.OrderColumn, f.Cache)
 	}
 	switch {
 	case f.Notify && f.Prepares:
 		l.Warn("notification", fix.ByWords("If your services use PREPARE TRANSACTION for transactions that insert events, drop the trigger. walpost then reads the table every source.poll.interval."),
 			"a trigger of %s notifies walpost, and max_prepared_transactions is above 0: Postgres refuses PREPARE TRANSACTION in a transaction that has inserted rows into the table", s.Table)
 	case !f.Notify:
-		l.OK("notification", "no trigger of %s notifies walpost: it looks at the table every %s", s.Table, s.Interval)
+		l.OK("notification", "no trigger of %s notifies walpost, which therefore polls the table every %s", s.Table, s.Interval)
 	default:
 		l.OK("notification", "a trigger of %s notifies walpost of new rows", s.Table)
 	}

@@ -195,7 +195,7 @@ func (r *opener) planRecover(ctx context.Context, rec *checkpoint.Record) (*chec
 		return nil, err
 	}
 	if other && found.SlotFound.Exists {
-		return nil, fault.Config(fmt.Errorf("slot %s exists, but the relay did not read the slot while it polled the table: the slot would deliver events that are already in Kafka once more", found.Slot),
+		return nil, fault.Config(fmt.Errorf("slot %s exists, but the relay did not read the slot while it polled the table: the slot would deliver events that are already in Kafka again", found.Slot),
 			fmt.Sprintf("Drop the slot: SELECT pg_drop_replication_slot('%s'); Then run %s again, which creates it.", found.Slot, fault.Command("recover")))
 	}
 	if other && r.cfg.Parking != nil {

@@ -9,10 +9,11 @@ import (
 	"github.com/walpost/walpost/relay/internal/badevent"
 )
 
-// An Observer is told how the delivery of each event ended.
+// An Observer is notified when the delivery of an event ends.
 //
-// The relay calls Ended from one goroutine, which does nothing else meanwhile: it must return soon, and
-// never wait. d and its bytes are valid during the call only, and must not change.
+// The relay calls Ended from one goroutine, which does nothing else during the call, so Ended must
+// return quickly and never block. d and its bytes are valid only during the call, and must not be
+// changed.
 type Observer interface {
 	Ended(d *Delivery)
 }

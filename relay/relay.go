@@ -118,15 +118,15 @@ func (r *Relay) show(st *Status) {
 	r.shown = *st
 }
 
-// Run delivers until ctx ends or until a fault comes that no retry can help. It waits as long as
-// the fault may go away by itself: Kafka, the checkpoint store, a source that restarts, a slot that
-// is in use.
+// Run delivers events until ctx ends, or until a fault that retrying can't fix. It waits while a
+// fault may go away by itself: while Kafka or the checkpoint store is down, a source restarts, or
+// the slot is in use.
 //
 // When ctx ends, Run takes no more events and waits up to ShutdownGrace for acknowledgements. Then
-// it writes the last checkpoint, confirms it, frees the slot and returns nil. Events that are left
-// over come again at the next start, and the log says how many.
+// it writes the last checkpoint, confirms it, frees the slot and returns nil. Events that are still
+// unacknowledged are delivered again after the next start, and the log says how many there are.
 //
-// Run returns a fault that needs a person (package fault) after HaltLinger, and Status shows the
+// Run returns a fault that needs an operator (package fault) after HaltLinger, and Status shows the
 // fault until then. Run returns other errors once what is acknowledged is checkpointed.
 func (r *Relay) Run(ctx context.Context) error {
 	l := newLoop(r)

@@ -178,7 +178,7 @@ func (j *judgement) goodSlot(s *pg.Slot) {
 		return
 	case s.WALStatus == "unreserved":
 		j.Warn(name, fix.ByWords("Run walpost, or raise max_slot_wal_keep_size, before the next checkpoint of Postgres."),
-			"slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size%s", j.cfg.Slot, active)
+			"slot %s is about to be lost: it retains more WAL than max_slot_wal_keep_size%s", j.cfg.Slot, active)
 	default:
 		j.OK(name, "slot %s exists, confirmed up to %s, WAL %s%s", j.cfg.Slot, s.Confirmed, s.WALStatus, active)
 	}
@@ -224,7 +224,7 @@ func (j *judgement) missingTable() fix.Fix {
 	if len(others) == 0 {
 		return fix.ByWords("Correct source.table, or create the table: walpost setup prints the SQL.")
 	}
-	return fix.ByWords(fmt.Sprintf("Publication %s has %s. If the table was renamed, set source.table to its present name. "+
+	return fix.ByWords(fmt.Sprintf("Publication %s has %s. If the table was renamed, set source.table to its current name. "+
 		"Don't create a new table under the old name: walpost would leave out what is written into the renamed one.", j.cfg.Publication, strings.Join(others, ", ")))
 }
 
@@ -360,7 +360,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 		j.lose(name, fix.ByWords("If another relay uses slot "+j.cfg.Slot+", set source.slot to a name that only this relay uses. "+
 			"Otherwise it is not enough to create the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, j.f.Server.Role, j.cfg.tableless())+
 			" If walpost has never run, drop the slot, and walpost run creates both."),
-			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
+			"publication %s does not exist, but slot %s does: what was written without the publication can no longer be read",
 			j.cfg.Publication, j.cfg.Slot)
 	case !j.makes:
 		j.fail(name, fix.Fix{make}, "publication %s does not exist", j.cfg.Publication)

@@ -31,7 +31,7 @@ type Config struct {
 	Password conf.Secret `yaml:"password" example:"secret"`
 	// A file with the password.
 	PasswordFile string `yaml:"password_file" example:"/run/secrets/pg"`
-	// A program that prints the password, with its arguments. It runs for every connection.
+	// A program, with its arguments, that prints the password. It runs for every connection.
 	PasswordCommand []string `yaml:"password_command" example:"[/usr/local/bin/pg-token, --user, walpost]"`
 	// Log in with an Amazon RDS token, signed for every connection. See
 	// [cloud-postgres.md](cloud-postgres.md#amazon-rds).
@@ -52,10 +52,10 @@ type Config struct {
 	Publish []string `yaml:"publish" words:"insert|update" example:"[insert, update]"`
 	// Create the publication and the slot if they're missing.
 	Create bool `yaml:"create"`
-	// [Rows from before the first start](backfill.md#publish-the-existing-rows): `initial` publishes
-	// them, and `after <bound>` leaves out those up to a bound that `walpost run` prints. Without
-	// either, walpost refuses its first start if there are rows. `never` gives up an unfinished
-	// snapshot, and lets `walpost setup --make-slot` leave the rows out.
+	// [Rows from before the first start](backfill.md#publish-the-existing-rows): `initial`
+	// publishes them, and `after <bound>` leaves out those up to a bound that `walpost run` prints.
+	// Without either, walpost refuses to start for the first time if there are rows. `never` gives
+	// up an unfinished snapshot, and lets `walpost setup --make-slot` leave the rows out.
 	Snapshot string `yaml:"snapshot" words:"|never|initial" pattern:"^(never|initial|after [0-9]+/[0-9]+)?$" example:"after 7391234567890123456/4242"`
 	// A column with increasing values, such as an identity. It orders rows that one statement wrote
 	// and, if the server keeps no commit times, all rows that are read from the table.

@@ -143,7 +143,7 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 			comment += "\nOn Amazon RDS and Aurora, leave REPLICATION out, and add: GRANT rds_replication TO " + role + ";"
 		}
 		add("role "+opts.Role+" without a password", comment, "CREATE ROLE "+role+" LOGIN"+right+";"+member)
-		add("membership of role "+opts.Role+" in pg_monitor", "With this membership, walpost can name the transactions of other roles that hold WAL.", "GRANT pg_monitor TO "+role+";")
+		add("membership of role "+opts.Role+" in pg_monitor", "With this membership, walpost can show which transactions of other roles retain WAL.", "GRANT pg_monitor TO "+role+";")
 	}
 	for _, t := range opts.Grants {
 		add("the privilege to read "+t.String(), "walpost reads the table to find rows from before the slot, for a snapshot, and for recover.",
@@ -312,7 +312,7 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 			return nil, err
 		}
 		if has != "" {
-			return nil, fault.Config(fmt.Errorf("source.snapshot must say what becomes of the rows from before the slot: %s", has),
+			return nil, fault.Config(fmt.Errorf("source.snapshot must say what happens to the rows from before the slot: %s", has),
 				"Leave out --make-slot, and set source.snapshot to initial: the first run then creates the slot, and publishes these rows. To leave them out, set source.snapshot to never.")
 		}
 	}

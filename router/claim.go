@@ -51,7 +51,7 @@ func (c *ClaimCheck) validate(ps *conf.Problems) {
 		}
 	case "s3":
 		if u, err := url.Parse(c.Endpoint); err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.Scheme+"://"+u.Host != strings.TrimSuffix(c.Endpoint, "/") || strings.HasSuffix(u.Host, ":") {
-			ps.Add(at+"endpoint", conf.MustBe, "an https or http URL with a host and nothing behind it", c.Endpoint)
+			ps.Add(at+"endpoint", conf.MustBe, "an https or http URL with a host and nothing after it", c.Endpoint)
 		}
 		if c.Bucket == "" {
 			ps.Add(at+"bucket", conf.Required, "with the store s3", nil)

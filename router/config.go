@@ -115,7 +115,8 @@ type Records struct {
 	Headers []HeaderStep `yaml:"headers" example:"[{insert: source, value: shop}]"`
 	// Large values, stored outside Kafka.
 	ClaimCheck ClaimCheck `yaml:"claim_check"`
-	// Replaces a large value that an update didn't change, which Postgres doesn't send.
+	// Replaces a large value that an update didn't change, because Postgres doesn't send such
+	// values.
 	UnavailableValue string `yaml:"unavailable.value.placeholder" example:"__debezium_unavailable_value"`
 	// Write CloudEvents 1.0, with the attributes as headers (`binary`), or with attributes and payload
 	// in one JSON document (`structured`).

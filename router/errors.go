@@ -96,34 +96,34 @@ func (e *RowError) Hint() string {
 	p, stream := e.Problems[0], e.LSN != 0
 	switch p.Rule {
 	case ColumnExists:
-		return "Name an existing column of the table in " + p.Option + "."
+		return "Set " + p.Option + " to an existing column of the table."
 	case ColumnChosen:
 		return "Name one of the two columns in " + p.Option + "."
 	case ColumnType:
-		return fmt.Sprintf("Name a column of another type in %s, or set under records a converter that can write this type.", p.Option)
+		return fmt.Sprintf("Set %s to a column of another type, or set a converter under records that can write this type.", p.Option)
 	case ValueSet:
 		if stream {
-			return fmt.Sprintf("No default replaces a NULL here. If another column holds the topic of every row, name it in %s. Otherwise no configuration helps.", p.Option)
+			return fmt.Sprintf("No default replaces a NULL here. If another column has the topic of every row, set %s to that column. Otherwise, no configuration helps.", p.Option)
 		}
-		return fmt.Sprintf("Write a value into column %s, or name another column in %s.", p.Column, p.Option)
+		return fmt.Sprintf("Write a value into column %s, or set %s to another column.", p.Column, p.Option)
 	case ValueValid, TopicValid:
 		switch {
 		case p.Rule == TopicValid && p.Column != "" && stream:
-			return fmt.Sprintf("If another value of %s is right for every row, set it. Or have router.route.topic.regex and router.route.topic.replacement turn this value into a valid topic: they apply to every row, and the regex must match the whole value. Otherwise no configuration helps.", p.Option)
+			return fmt.Sprintf("If another value of %s is right for every row, set it. Or have router.route.topic.regex and router.route.topic.replacement turn this value into a valid topic: they apply to every row, and the regex must match the whole value. Otherwise, no configuration helps.", p.Option)
 		case p.Column != "" && stream:
-			return fmt.Sprintf("If another value of %s is right for every row, set it. Otherwise no configuration helps.", p.Option)
+			return fmt.Sprintf("If another value of %s is right for every row, set it. Otherwise, no configuration helps.", p.Option)
 		case p.Column != "":
 			return fmt.Sprintf("Change the value of column %s, or the value of %s.", p.Column, p.Option)
 		}
 	case ValueSent:
-		return "Only a skip helps for this event. For later updates, set REPLICA IDENTITY FULL on the table."
+		return "This event can only be skipped. For later updates, set REPLICA IDENTITY FULL on the table."
 	case ContentValid:
-		return "Only a skip helps for this event. Correct the program that writes the message."
+		return "This event can only be skipped. Correct the program that writes the message."
 	case PayloadFits:
 		if stream {
-			return "If the payload is right, register a version of the schema that it fits. Otherwise correct the program that writes it: then only a skip helps for this event."
+			return "If the payload is right, register a version of the schema that accepts it. Otherwise, correct the program that writes it; this event can then only be skipped."
 		}
-		return "If the payload is right, register a version of the schema that it fits, or set records.validate to none. Otherwise correct the row."
+		return "If the payload is right, register a version of the schema that accepts it, or set records.validate to none. Otherwise, correct the row."
 	case UpdateFatal:
 		return "Set router.table.op.invalid.behavior to warn or error to skip all updates, or skip only this event."
 	case OptionValid:

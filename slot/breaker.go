@@ -119,7 +119,7 @@ func (b *Breaker) Observe(s Status, limits Config) {
 	switch {
 	case b.action != BreakerDrop:
 		b.set(BreakerTripped, reason)
-		log.Error("circuit breaker: the slot is kept, and a person must remove the cause of its growth (see walpost status)")
+		log.Error("circuit breaker: the slot is kept, and an operator must fix the cause of its growth (see walpost status)")
 	case s.Blocker != nil && s.Blocker.Kind == BlockedBySlot: // dropping this slot would free no WAL
 		other := s.Blocker.String()
 		b.set(BreakerTripped, reason+"; it is not dropped, because another slot holds older WAL: "+other)

@@ -94,7 +94,7 @@ func (s *Status) judge(limits Config) {
 		add(Warning, "the walsender waits for a standby: all slots in synchronized_standby_slots must exist and be read")
 	}
 	if skew := s.ClockSkew.Abs(); skew > MaxClockSkew && skew > s.RoundTrip {
-		add(Warning, "the clocks of the database and of this machine differ by %s: ages and latencies are wrong by this difference", s.ClockSkew.Round(time.Millisecond).Abs())
+		add(Warning, "the clocks of the database and of this machine differ by %s: ages and latencies are off by this difference", s.ClockSkew.Round(time.Millisecond).Abs())
 	}
 	if b := s.Blocker; b != nil && b.Age >= blockerWarn {
 		add(Warning, "WAL is held back by %s; to end it: %s", b, b.End)

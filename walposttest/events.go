@@ -17,9 +17,9 @@ import (
 	"github.com/walpost/walpost/inbox"
 )
 
-// Events waits until the relay has delivered every event that is committed now, and returns all
-// messages of a topic, as a consumer gets them. Their order is that of the topic's partition. So the
-// result is empty if nothing has been written. Their Group is "walposttest".
+// Events waits until the relay has delivered every event committed so far, and returns all messages
+// of a topic as a consumer gets them, in the order of the topic's partition. If nothing has been
+// written, the result is empty. Their Group is "walposttest".
 func (w *World) Events(topic string) []inbox.Message {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
@@ -34,13 +34,15 @@ func (w *World) Events(topic string) []inbox.Message {
 	return messages
 }
 
-// Consumed waits until the relay has delivered every event that is committed now, and a consumer group
-// has committed the offsets of all messages of the topics: then its handlers have had their effects.
-// Events that the handlers write meanwhile are not waited for. A consumer commits every
-// Config.CommitInterval, which is a second by default. If it only stores messages for an inbox.Worker
-// (inbox.Store), Consumed returns when they are stored: wait for the Worker's effect yourself.
+// Consumed waits until the relay has delivered every event committed so far, and a consumer group
+// has committed the offsets of all messages in the topics. By then, its handlers have had their
+// effects. Consumed doesn't wait for events that these handlers write. A consumer commits every
+// Config.CommitInterval, which is a second by default. If it only stores messages for an
+// inbox.Worker (inbox.Store), Consumed returns when they are stored: wait for the Worker's effect
+// yourself.
 //
-// The test fails if a topic does not exist, because no event went to it and Options.Topics does not list it.
+// The test fails if a topic doesn't exist, because no event went to it and Options.Topics doesn't
+// list it.
 func (w *World) Consumed(group string, topics ...string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)

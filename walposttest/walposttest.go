@@ -1,20 +1,22 @@
 //go:build linux || darwin
 
-// Package walposttest gives a test of a service a Postgres, a broker of Kafka and a relay between them:
+// Package walposttest gives a service's test a Postgres, a Kafka broker and a relay between them:
 //
 //	w := walposttest.Start(t)
 //
 // The Postgres is a real one, which is downloaded once (15 MB) and shared by the tests of a binary.
-// Each call of Start makes a database in it, with the tables of outbox and inbox, and a broker and a
-// relay in the process of the test. They end with the test, so tests can run in parallel. The server
-// ends with the binary, even if that is killed. No TestMain is needed.
+// Each call of Start creates a database in it, with the tables of outbox and inbox, and starts a
+// broker and a relay in the test's process. They last as long as the test, so tests can run in
+// parallel. The server stops when the test binary exits, even if that is killed. You need no
+// TestMain.
 //
-// It works on Linux and macOS, also as root, and without a network once the server is downloaded. The
+// It works on Linux and macOS, even as root, and without a network once Postgres is downloaded. The
 // environment variable WALPOST_CACHE sets the folder for the download.
 //
-// Every user of the machine can connect to the server as any role, without a password: do not use this
-// package on a host that you share with others. The test binary starts itself once more, as a guard that
-// ends the server: packages can be initialized there, but neither TestMain nor a test runs.
+// Every user of the machine can connect to the server as any role without a password, so don't use
+// this package on a host that you share with others. The test binary starts a second process of
+// itself, which stops the server at the end. That process may initialize packages, but runs neither
+// TestMain nor tests.
 package walposttest
 
 import (
@@ -45,31 +47,32 @@ import (
 // A TestMain would be one more thing that every user has to write.
 func init() { keeper.Init() }
 
-// Options say what Start makes. The zero value is what the function Start makes.
+// Options say what Start creates. The function Start uses the zero value.
 type Options struct {
 	// Version is the major version of Postgres, "14" to "18". Default: "17".
 	Version string
 
-	// Schema is SQL for the new database, and Migrate gets its DSN, for a library of migrations. Schema
-	// comes first. Start then makes the tables of outbox and inbox that are missing.
+	// Schema is SQL to run in the new database. Migrate is then called with the database's DSN, to
+	// run a migration library. Afterwards, Start creates the tables of outbox and inbox if they're
+	// missing.
 	Schema  string
 	Migrate func(dsn string) error
 
-	// Outbox are the options that the service gives to outbox.New.
+	// Outbox has the options that the service passes to outbox.New.
 	Outbox outbox.Options
 
-	// Topics exist from the start, with one partition. The relay makes others, also with one partition,
-	// when it has the first event for them. A consumer that starts earlier logs errors until then. List
-	// your consumer's DeadLetterTopic: nothing else creates it.
+	// Topics exist from the start, with one partition each. The relay creates other topics, also
+	// with one partition, at their first event. A consumer that starts earlier logs errors until
+	// then. List your consumer's DeadLetterTopic: nothing else creates it.
 	Topics []string
 
-	// Relay changes the configuration of the relay, such as its Router. By default the type and the
-	// headers of an event are headers of its record.
+	// Relay changes the relay's configuration, such as its Router. By default, an event's type and
+	// headers become headers of its record.
 	Relay func(cfg *walpost.Config)
 }
 
-// A World is a database, a broker, and a relay that delivers what is in the outbox. Its methods are for
-// the goroutine of the test.
+// A World is a database, a broker, and a relay that delivers what is in the outbox. Call its
+// methods only from the test's goroutine.
 type World struct {
 	DSN     string   // of the database, for its superuser
 	Brokers []string // of the broker
@@ -87,10 +90,10 @@ type World struct {
 // patience is how long something may take that takes some milliseconds.
 const patience = time.Minute
 
-// Start starts a World that ends with the test. It returns when the relay is ready, so it delivers
-// everything that is committed afterwards. What the relay logs is in the log of the test. The relay
-// makes a slot, for which Postgres waits until the transactions that write in any database of the
-// server have ended: call Start before the test begins one.
+// Start starts a World that ends with the test. It returns when the relay is ready, so everything
+// committed afterwards is delivered. The relay logs to the test's log. To create the relay's slot,
+// Postgres waits until all writing transactions in any of the server's databases have ended, so
+// call Start before the test begins one.
 func Start(t testing.TB) *World {
 	t.Helper()
 	return Options{}.Start(t)

@@ -63,7 +63,7 @@ func TestCheckNamesColumnsThatAreInNoRecord(t *testing.T) {
 	for placement, want := range map[string]string{
 		"":                            "add event_type:header:eventType,traceparent:header,note:header,headers:headers to",
 		"event_type:header:eventType": "add traceparent:header,note:header,headers:headers to",
-		"event_type:header,traceparent:header,note:envelope":                 "no record has the columns headers of public.outbox",
+		"event_type:header,traceparent:header,note:envelope":                 "records leave out the columns headers of public.outbox",
 		"event_type:header,traceparent:header,headers:headers":               "add note:header to",
 		"event_type:header,traceparent:header,note:envelope,headers:headers": "",
 	} {

@@ -26,7 +26,7 @@ type fileConfig struct {
 	HTTP statuspage.Config `yaml:"http"`
 	// The log on standard error.
 	Log logConfig `yaml:"log"`
-	// Traces of OpenTelemetry.
+	// OpenTelemetry traces.
 	Tracing otlp.Config `yaml:"tracing"`
 	// Options that `walpost debezium convert` couldn't convert. Nothing starts until you delete them.
 	Unsupported []string `yaml:"unsupported" example:"[]"`
@@ -39,7 +39,7 @@ type fileConfig struct {
 type logConfig struct {
 	// The lowest level to log.
 	Level string `yaml:"level" words:"debug|info|warn|error" reload:"true"`
-	// JSON, or text for people.
+	// JSON or human-readable text.
 	Format string `yaml:"format" words:"json|console"`
 }
 

@@ -18,7 +18,7 @@ func validateCommand() *cobra.Command {
 		Short: "checks whether a configuration is valid, without connecting",
 		Long: `validate reads the configuration as run does, without connecting. It prints each problem with its
 place in the file, and exits with 2 if there is a problem. The files and variables that the
-configuration names must exist.`,
+configuration refers to must exist.`,
 		Example: `  walpost config validate --config walpost.yaml`,
 		Args:    noArguments,
 	}

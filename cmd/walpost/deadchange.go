@@ -136,10 +136,10 @@ drop gives up events of the configured relay, or of --relay. walpost dead list -
 reasons for --of-reason.
 
 Only the running relay can drop a parked event. drop asks the relay, waits for the result, and
-prints which events it has dropped. If the relay is already delivering an event, it delivers that
-event instead. If no relay answers within --timeout, drop exits with 1. The request stays in the
-topic, and the relay carries it out when it runs. When the bad event of a key is dropped, the relay
-delivers the events behind it, up to the next bad one.
+prints which events it has dropped. An event that the relay is already delivering isn't dropped. If
+no relay answers within --timeout, drop exits with 1. The request stays in the topic, and the relay
+carries it out when it runs. When the bad event of a key is dropped, the relay delivers the events
+behind it, up to the next bad one.
 
 With --dead-letter-topic, drop gives up dead letters of consumers.`,
 		Example: `  walpost dead drop --config walpost.yaml --reason "a test of the shop" 0-16B3748-3-5f2a9c01

@@ -30,9 +30,9 @@ for standard input.
 
 On standard error, convert reports each option as mapped, as not needed (and why), or as unsupported
 (why, and what to do). A line marked "differs" describes a difference between walpost and Debezium
-that doesn't depend on the options. convert changes nothing, and connects only to the database of
---dsn. Its output contains none of the input's secrets. With --fresh, for a connector that has never
-run, walpost creates the slot and publishes the existing rows as the connector would have.
+that doesn't depend on the options. convert changes nothing, and connects only to the database that
+--dsn specifies. Its output contains none of the input's secrets. With --fresh, for a connector that
+has never run, walpost creates the slot and publishes the existing rows as the connector would have.
 
 If an option is unsupported, convert exits with 1 and lists the option under unsupported in the
 output. No command accepts that file until you have decided about the option and deleted its entry.

@@ -23,9 +23,9 @@ what to do. It writes nothing to Postgres or Kafka. Unless you pass --partitions
 for the topic's number of partitions and its max.message.bytes. If Kafka doesn't answer, explain
 leaves out the partition of a record with a key, and doesn't check the size.
 
-The row that you pass with --row needn't exist, but its table must. explain reads each value by the
-type of its column. Columns that you leave out get their defaults: for an identity column the number
-1, and for a generated column NULL.
+The row that you pass with --row needn't exist, but its table must. explain reads each value
+according to its column's type. Columns that you leave out get their defaults: for an identity
+column the number 1, and for a generated column NULL.
 
 explain exits with 1 if a row isn't found, produces no record, or produces a record that Kafka would
 refuse.`,
@@ -50,7 +50,7 @@ refuse.`,
 	flags := cmd.Flags()
 	id := flags.String("id", "", "the row with this event `id`")
 	last := flags.Int("last", 0, "the `number` of rows to explain, newest first")
-	row := flags.String("row", "", "a row as a `JSON` object by column; - for standard input")
+	row := flags.String("row", "", "a row as a `JSON` object, keyed by column; - for standard input")
 	partitions := flags.Int("partitions", 0, "the `number` of partitions to assume")
 	asJSON := flags.Bool("json", false, "print JSON, one object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

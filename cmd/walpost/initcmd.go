@@ -150,7 +150,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 	if orders = slices.Compact(orders); len(orders) == 1 && orders[0] != "" {
 		line("  order_column: "+yamlWord(orders[0]), "orders rows that walpost reads from the table")
 	} else {
-		line("  # order_column: seq", "a column that grows with each row, such as an identity")
+		line("  # order_column: seq", "a column whose values increase with each row, such as an identity")
 	}
 	if times = slices.Compact(times); len(times) == 1 && times[0] != "" {
 		line("  time_column: "+yamlWord(times[0]), "the time of the insert; recover and cleanup use it")
@@ -158,7 +158,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  # time_column: created_at", "the time of the insert; recover and cleanup use it")
 	}
 	if len(found) > 0 {
-		line("  # snapshot: initial", "publishes the rows that are there; walpost run prints what leaves them out")
+		line("  # snapshot: initial", "publishes the existing rows; walpost run prints how to leave them out")
 	}
 	if placement := outboxtable.Placement(extra, headers); placement != "" {
 		line("router:", "")

@@ -85,7 +85,7 @@ func judgePoll(p *statuspage.Poll, a askrelay.Answer) (findings []string, code i
 		return time.Duration(*seconds * float64(time.Second)).Round(time.Second)
 	}
 	if old := age(p.Oldest); old > waitsTooLong {
-		add("the oldest row that is not delivered was written %s ago", old)
+		add("the oldest undelivered row was written %s ago", old)
 	}
 	if x := p.BlockerFull; x != nil && (x.Since.IsZero() || time.Since(x.Since.Time) > openTooLong) {
 		if p.BlockerEnd == "" {

@@ -22,7 +22,7 @@ func recoverCommand() *cobra.Command {
 		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It
 shows the gap, and creates a new slot with a snapshot of the table if the old one is lost. It reads
 the topics to find the events of the gap that are already in Kafka, and publishes the missing rows
-in order, with the header walpost.origin: recover. Afterwards run continues from the slot without a
+in order, with the header walpost.origin: recover. Afterwards, run continues from the slot without a
 token. recover asks before it changes anything, unless you pass --yes.
 
 If source.kind was changed, recover publishes the rows that the relay hasn't delivered, and run

@@ -126,7 +126,7 @@ func untilSignal(parent context.Context, stderr io.Writer) (context.Context, fun
 		for at := first; at.Sub(first) < sameStop; at = time.Now() {
 			<-signals
 		}
-		fmt.Fprintln(stderr, "walpost: second signal: exiting at once; the next start delivers the unconfirmed events again")
+		fmt.Fprintln(stderr, "walpost: second signal: exiting immediately; the next start delivers the unconfirmed events again")
 		os.Exit(exitFailed)
 	}()
 	return ctx, func() {

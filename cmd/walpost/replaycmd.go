@@ -30,8 +30,9 @@ key.
 
 replay can run alongside the relay, and changes neither the slot nor the checkpoint. It keeps its
 progress in a file in the current folder, or in the file that --state names. If it is interrupted,
-run the same command again, and it continues. It writes the file every second, so it repeats at most
-the events of the last second, but with --unordered every event. It removes the file at the end.
+run the same command again, and it continues. It writes the file every second, so after an
+interruption, it repeats at most the last second's events or, with --unordered, all events. It
+removes the file at the end.
 
 If an event can't be routed, or if Kafka refuses it, replay stops before the event, prints its id,
 and exits with 3. With --skip-bad, replay reports such events, continues after them, and exits with
@@ -47,8 +48,8 @@ and exits with 3. With --skip-bad, replay reports such events, continues after t
 	flags, opts := cmd.Flags(), walpost.ReplayOptions{}
 	flags.StringArrayVar(&opts.IDs, "id", nil, "publish the event with this `id`; repeatable")
 	rows := rowFlags(cmd, "publish")
-	flags.StringArrayVar(&opts.Types, "aggregate-type", nil, "publish this `type` (router.route.by.field); repeatable")
-	flags.StringArrayVar(&opts.Keys, "key", nil, "publish this `key`; repeatable")
+	flags.StringArrayVar(&opts.Types, "aggregate-type", nil, "publish events of this `type` (router.route.by.field); repeatable")
+	flags.StringArrayVar(&opts.Keys, "key", nil, "publish events with this `key`; repeatable")
 	all := flags.Bool("all", false, "publish every row")
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "publish everything to this `topic`")
 	flags.Float64Var(&opts.Rate, "rate", 0, "the maximum `number` of events per second")

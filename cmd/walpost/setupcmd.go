@@ -28,11 +28,11 @@ run. If the DSN names an administrator, name the role that walpost runs as with 
 
 --migration prints only the SQL of the tables, for a migration tool: a file for goose, or the up or
 down file for golang-migrate. It doesn't connect to the database. With --inbox, it prints the tables
-of the Go package inbox (docs/consume-events.md). With --from, it prints what upgrades them from
-that version.
+of the Go package inbox (docs/consume-events.md). With --from, it prints the SQL that upgrades them
+from that version.
 
-A slot holds WAL from the moment it exists, so setup creates the slot only with --make-slot.
-Otherwise the first walpost run creates the slot, together with its first checkpoint.`,
+A slot retains WAL from the moment it exists, so setup creates the slot only with --make-slot.
+Otherwise, the first walpost run creates the slot, together with its first checkpoint.`,
 		Example: `  walpost setup --config walpost.yaml
   walpost setup --config walpost.yaml --dsn postgres://postgres@localhost/shop --role walpost --apply
   walpost setup --config walpost.yaml --migration goose > migrations/00001_outbox.sql`,

@@ -22,8 +22,8 @@ is in the hint of the halt, and in /api/status. It stands for exactly this event
 of its transaction are delivered.
 
 run writes the event to delivery.dead_letter_topic, and creates that topic if it's missing. With
---discard, run writes the event nowhere. --discard needs a --reason, which is logged and kept with
-the request.
+--discard, run doesn't write the event anywhere. --discard needs a --reason, which is logged and
+kept with the request.
 
 skip writes a request to the checkpoint store, and needs no running relay. run reads the request
 when it starts, so restart a relay that is still halted. run logs the skipped event, and removes the

@@ -28,7 +28,7 @@ change the exit code. status exits with
   0  if the relay delivers events, and the slot is healthy (with polling: no row waits for long)
   1  if there is a warning, if no relay answers, if the relay isn't ready, or if the state of the
      slot can't be read
-  3  if the relay is halted, if the slot is missing, lost or about to be lost, if the slot holds at
+  3  if the relay is halted, if the slot is missing, lost or about to be lost, if the slot retains at
      least monitor.retained_critical of WAL, or if pg_wal has reached monitor.wal_disk_size`,
 		Example: `  walpost status --config walpost.yaml
   walpost status --config walpost.yaml --watch 30s --json`,

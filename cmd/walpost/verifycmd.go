@@ -41,7 +41,7 @@ explains, but they change the exit code only with --strict.`,
 	flags := cmd.Flags()
 	rows := rowFlags(cmd, "compare")
 	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "wait this long for a relay that makes no progress")
-	tempDir := flags.String("temp-dir", "", "the `folder` of temporary files")
+	tempDir := flags.String("temp-dir", "", "the `folder` for temporary files")
 	limit := flags.Int("limit", 20, "the `number` of findings to print for each kind")
 	strict := flags.Bool("strict", false, "exit with 1 if there are duplicates")
 	asJSON := flags.Bool("json", false, "print JSON")

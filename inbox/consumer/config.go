@@ -13,41 +13,41 @@ import (
 	"github.com/walpost/walpost/inbox"
 )
 
-// A Handler applies one message. The consumer commits the offset of the message after the
-// Handler has returned nil. So a Handler that writes to a database must have committed its
-// transaction by then: inbox.Handler makes such a Handler.
+// A Handler applies one message. The consumer commits the message's offset after the Handler has
+// returned nil, so a Handler that writes to a database must have committed its transaction by then.
+// inbox.Handler returns such a Handler.
 //
-// ctx has the values of the record's own context, which hooks of the Kafka client set, for example
-// with a span of a trace. ctx ends after Config.HandlerTimeout, when the partition of the message
-// goes to another member, or when the consumer stops and Config.Grace is over. A Handler must return
-// soon after that.
+// ctx has the values of the record's own context, which hooks of the Kafka client can set, for
+// example with a tracing span. ctx ends after Config.HandlerTimeout, when the message's partition
+// moves to another member, or when the consumer stops and Config.Grace is over. A Handler must
+// return soon after that.
 type Handler func(ctx context.Context, m inbox.Message) error
 
-// A BatchHandler applies several messages of one partition, all or none. Messages of one key
-// are in their order. If it returns an error, it gets each of these messages alone, after a pause if
-// Postgres was unavailable. inbox.BatchHandler makes a BatchHandler. ctx is as for a Handler, but
-// only a single message brings the values of its record.
+// A BatchHandler applies several messages from one partition, all or none. Messages with one key
+// are in order. If it returns an error, it gets each of these messages on its own, after a pause if
+// Postgres was unavailable. inbox.BatchHandler returns a BatchHandler. ctx is as for a Handler, but
+// has the values of a record's context only if the batch is a single message.
 type BatchHandler func(ctx context.Context, batch []inbox.Message) error
 
-// Order says which messages are handled one after another.
+// An Order says which messages are handled one after another.
 type Order int
 
 // The orders.
 const (
-	// ByKey handles messages of one key in one partition in their order, and others beside them. A
-	// message without a key has no order.
+	// ByKey handles a partition's messages with one key in order, and other messages concurrently.
+	// Messages without a key have no order.
 	ByKey Order = iota
-	// ByPartition handles all messages of a partition in their order. A message that fails holds up
-	// its partition.
+	// ByPartition handles all messages of a partition in order. A failing message holds up its
+	// partition.
 	ByPartition
 )
 
-// Config says what a Consumer consumes and how. Zero values stand for the defaults.
+// Config says what a Consumer consumes, and how. Zero values stand for the defaults.
 type Config struct {
 	Brokers []string // the addresses (host:port) of some brokers
-	// ClientOptions are for the Kafka client: TLS, SASL, the client id, fetch sizes, the balancer. They
-	// come before the options that the Consumer depends on, which they cannot change: the brokers, the
-	// group and its rebalance timeout, the topics, the commits, and the callbacks of the group.
+	// ClientOptions are for the Kafka client: TLS, SASL, the client id, fetch sizes, the balancer.
+	// They can't change the options that the Consumer depends on: the brokers, the group and its
+	// rebalance timeout, the topics, the commits, and the group's callbacks.
 	ClientOptions []kgo.Opt
 	Group         string
 	Topics        []string
@@ -57,59 +57,61 @@ type Config struct {
 	BatchHandler BatchHandler
 
 	BatchSize int // messages in one call of BatchHandler at most; 100 by default
-	// Concurrency is how many calls of the handler run at the same time; 16 by default. Each call of an
-	// inbox.Handler needs a connection: a pool with fewer of them runs fewer (a pgxpool has 4 or one for
-	// each CPU by default, if that is more).
+	// Concurrency is how many calls of the handler run at the same time; 16 by default. Each call
+	// of an inbox.Handler needs a connection, so a smaller pool runs fewer (by default, a pgxpool
+	// has 4 connections, or one per CPU if that's more).
 	Concurrency int
 	Order       Order
 
 	IDHeader string // the header with the event's id; "id" by default
-	// MissingID says what becomes of a message without this header. By default it becomes a dead
+	// MissingID says what happens to a message without this header. By default, it becomes a dead
 	// letter.
 	MissingID inbox.MissingID
-	// Scope returns the Message.Scope of the messages of a topic. By default it is the topic. A topic
-	// that was renamed keeps its marks if Scope returns its old name.
+	// Scope returns the Message.Scope of the messages of a topic. By default, it is the topic. A
+	// renamed topic keeps its marks if Scope returns the old name.
 	Scope func(topic string) string
-	// Keep is how long the inbox remembers an event: inbox.DefaultKeep by default. The log has a warning
-	// if a topic keeps its records longer. Keep changes nothing else: see inbox.Retention.
+	// Keep is how long the inbox remembers an event: inbox.DefaultKeep by default. The Consumer
+	// logs a warning if a topic keeps its records longer, and uses Keep for nothing else: see
+	// inbox.Retention.
 	Keep time.Duration
 
 	// DeadLetterTopic gets the messages that cannot be handled. The topic must exist, and its
-	// max.message.bytes must exceed that of Topics by about 8 KiB. walpost dead with the flag
-	// --dead-letter-topic lists the messages, sends them back and gives them up. Without a
-	// DeadLetterTopic, the Consumer tries such a message again until the handler accepts it. The later
-	// messages of its key wait, and its partition stops when its buffer is full.
+	// max.message.bytes must exceed that of Topics by about 8 KiB. walpost dead --dead-letter-topic
+	// lists these messages, sends them back or gives them up. Without a DeadLetterTopic, the
+	// Consumer retries such a message until the handler accepts it. Meanwhile, later messages with
+	// its key wait, and the partition stops once its buffer is full.
 	DeadLetterTopic string
-	// Attempts is how often a message is handled before it is a dead letter; 8 by default. With
-	// inbox.Unlimited, only an inbox.Permanent error makes it one. Failures that are not the message's
-	// fault do not count (see inbox.Retryable).
+	// Attempts is how often a message is handled before it becomes a dead letter; 8 by default.
+	// With inbox.Unlimited, only an inbox.Permanent error makes it one. Failures that aren't the
+	// message's fault don't count (see inbox.Retryable).
 	Attempts int
-	// HandlerTimeout ends the ctx of a call of the handler; 1 minute by default. Only the first 5
-	// failures of a message because of a deadline do not count.
+	// HandlerTimeout ends the ctx of a call of the handler; 1 minute by default. The first 5
+	// failures of a message because of a deadline don't count; later ones do.
 	HandlerTimeout time.Duration
 	// The pauses between attempts double from BackoffMin (200 ms by default) to BackoffMax (10 s by
-	// default). Chance takes away up to a half of each.
+	// default). Each is shortened at random by up to half.
 	BackoffMin, BackoffMax time.Duration
 
-	// Buffer and BufferBytes are how many messages, and bytes, the Consumer holds that are received and
-	// wait for their commit: 10,000 messages and 64 MiB by default. Its partitions have equal shares. A
-	// partition is paused while its share is used up. What the Kafka client fetches ahead is extra: a
-	// quarter of BufferBytes for each broker.
+	// Buffer and BufferBytes limit the messages that are received but not yet committed: 10,000
+	// messages and 64 MiB by default. All partitions have equal shares, and a partition is paused
+	// while its share is used up. In addition, the Kafka client fetches up to a quarter of
+	// BufferBytes ahead from each broker.
 	Buffer      int
 	BufferBytes int
 
-	// Grace is how long running handlers may go on when their partitions are revoked or the Consumer
-	// stops; 10 s by default. Run then returns within 16 s more, whatever Kafka does.
+	// Grace is how long running handlers may continue when their partitions are revoked or the
+	// Consumer stops; 10 s by default. Run then returns within another 16 s, whatever Kafka does.
 	Grace time.Duration
-	// RebalanceTimeout is how long the group waits for this member when partitions change their owners;
+	// RebalanceTimeout is how long the group waits for this member when partitions are reassigned;
 	// 60 s by default. It must be at least 14 s longer than Grace.
 	RebalanceTimeout time.Duration
 	// CommitInterval is the time between commits; 1 s by default. After a crash, what was handled since
 	// the last commit is delivered again.
 	CommitInterval time.Duration
 
-	// Failed, if it is set, is called after each failed attempt at a message. Several goroutines call it.
-	// A batch that fails is no attempt, because each of its messages is then handled alone.
+	// Failed, if set, is called after each failed attempt at a message. Several goroutines may call
+	// it at the same time. A failed batch isn't an attempt, because each of its messages is then
+	// handled on its own.
 	Failed func(f inbox.Failure)
 
 	Logger *slog.Logger // slog.Default() by default; slog.New(slog.DiscardHandler) is silent

@@ -1,12 +1,12 @@
 // Package consumer consumes Kafka topics for services that apply each event once.
 //
-// A [Consumer] is a member of a consumer group. It hands messages to a handler, several at the same
-// time, but messages of one key one after another. It commits the offset of a message when the
-// message and all messages before it in the partition are finished: the handler has returned nil, or
-// the dead letter topic has the message.
+// A [Consumer] is a member of a consumer group. It passes messages to a handler, several at the
+// same time, but messages with one key one after another. It commits a message's offset once the
+// message and all earlier ones in the partition are finished: the handler has returned nil, or the
+// message is in the dead letter topic.
 //
-// A message can be delivered more than once: after a crash, and when a partition goes to another
-// member. [inbox.Handler] makes a handler whose effect happens once.
+// A message can be delivered more than once, after a crash or when a partition moves to another
+// member. [inbox.Handler] returns a handler that takes effect only once.
 package consumer
 
 import (
@@ -51,7 +51,7 @@ type Consumer struct {
 	complaints complaints
 }
 
-// New checks the configuration. It connects to nothing.
+// New checks the configuration. It makes no connections.
 func New(cfg Config) (*Consumer, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -76,12 +76,12 @@ func New(cfg Config) (*Consumer, error) {
 }
 
 // Run consumes until ctx ends. Then it takes no more messages, gives running handlers Config.Grace,
-// commits, and leaves the group. It waits while a fault may pass, such as brokers that cannot be
-// reached or a privilege that is missing, and logs the fault. It returns an error if it could not
-// start. That is a *LoginError if one of Config.Brokers refuses the login and none accepts it. After a
-// broker has accepted one, the Consumer waits for that too, because passwords and certificates are
-// renewed. Nil means that everything that was handled in the partitions that it still had is committed.
-// Otherwise the error is an *UncommittedError.
+// commits, and leaves the group. It logs and waits out faults that may pass, such as unreachable
+// brokers or a missing privilege. If it can't start, it returns an error: a *LoginError if one of
+// Config.Brokers refuses the login and none accepts it. Once a broker has accepted a login, the
+// Consumer waits after a refused one, too, because passwords and certificates get renewed. Nil
+// means that everything handled in the partitions that it still had is committed. Otherwise, the
+// error is an *UncommittedError.
 func (c *Consumer) Run(ctx context.Context) error {
 	if c.started.Swap(true) {
 		return errors.New("consumer: Run was called twice")

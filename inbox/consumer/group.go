@@ -103,9 +103,9 @@ func (c *Consumer) release(partitions map[string][]int32) error {
 	return err
 }
 
-// An UncommittedError says that messages of these partitions were handled, or are still in a handler
-// that does not return, and that their offsets are not committed. They are delivered again. A commit
-// has failed, or an earlier message of the partition is not finished.
+// An UncommittedError means that messages of these partitions were handled, or are still in a
+// handler that doesn't return, but that their offsets aren't committed, so they will be delivered
+// again. Either a commit has failed, or an earlier message of the partition isn't finished.
 type UncommittedError struct {
 	Partitions map[string][]int32 // by topic
 	Err        error              // of the commit, or nil

@@ -13,9 +13,9 @@ import (
 	"github.com/walpost/walpost/internal/lib/backoff"
 )
 
-// A LoginError says that a broker refuses this client, and that none of Config.Brokers lets it in: the
-// password is wrong, for example, or one side does not trust the certificate of the other. Another
-// attempt cannot help. Brokers that do not answer decide nothing.
+// A LoginError means that a broker refuses this client, and that none of Config.Brokers accepts it:
+// for example, the password is wrong, or one side doesn't trust the other's certificate. Retrying
+// can't help. Brokers that don't answer don't count.
 type LoginError struct{ Err error }
 
 func (e *LoginError) Error() string {

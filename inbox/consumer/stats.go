@@ -31,13 +31,13 @@ type PartitionStats struct {
 	Partition int32
 	Committed int64         // the committed offset; -1 if it is not known
 	Lag       int64         // messages from the first unfinished one to the end; -1 if it is not known
-	Buffered  int           // messages that were received and are not finished, or wait for one that is not
+	Buffered  int           // messages received but not finished, or waiting for an earlier one that isn't
 	Paused    bool          // its share of the buffer is used up
-	Closing   bool          // nothing more is started, because it goes to another member or the Consumer stops
+	Closing   bool          // no new messages are handled, because the partition moves to another member or the Consumer stops
 	Oldest    time.Duration // since the oldest unfinished message was received; 0 if there is none
 }
 
-// Stats returns the numbers of this moment. The partitions are in order.
+// Stats returns the current numbers. The partitions are sorted.
 func (c *Consumer) Stats() Stats {
 	now := time.Now()
 	c.mu.Lock()
@@ -67,10 +67,10 @@ func (c *Consumer) Stats() Stats {
 	return s
 }
 
-// Ready reports whether the Consumer does its work: it has joined its group and knows its partitions,
-// which may be none if the group has more members than partitions. If none of its topics exists yet, it
-// is ready as soon as the brokers answer. It is false before, while the group has lost the Consumer,
-// and once Run's ctx has ended. Use it for a readiness probe.
+// Ready reports whether the Consumer is working: it has joined its group and knows its partitions,
+// possibly none if the group has more members than partitions. If none of its topics exists yet, it
+// is ready as soon as the brokers answer. Ready is false before that, while the Consumer has fallen
+// out of its group, and once Run's ctx has ended. Use it for a readiness probe.
 func (c *Consumer) Ready() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,12 +10,13 @@ import (
 	"github.com/walpost/walpost/inbox"
 )
 
-// Twice delivers a message twice, as every relay and broker can, and fails the test unless handler has
-// its effect once. effect returns the state that the handler changes, such as the number of rows or
-// the rows: the first delivery must change it, and the second one must not.
+// Twice delivers a message twice, as every relay and broker can, and fails the test unless handler
+// takes effect exactly once. effect returns the state that the handler changes, such as the number
+// of rows or the rows: the first delivery must change it, and the second one must not.
 //
-// If the Handler of this package made handler, an interrupted delivery comes first: it is rolled back after the
-// function has run, as if the process had ended before the commit. It must leave the state as it was.
+// If handler comes from this package's Handler, Twice interrupts a delivery first: it rolls that
+// delivery back after fn has run, as if the process had ended before the commit. The state must
+// then be unchanged.
 func Twice[S any](t testing.TB, handler func(context.Context, inbox.Message) error, m inbox.Message, effect func() S) {
 	t.Helper()
 	before := effect()
@@ -65,7 +66,7 @@ type interrupt struct{} // a key of a context
 
 var errInterrupted = errors.New("inboxtest: the delivery is interrupted before its commit")
 
-// Handler is inbox.Handler for Twice, which can interrupt it before the commit.
+// Handler is inbox.Handler for use with Twice, which can interrupt it before the commit.
 func Handler[T any](db *inbox.DB[T], fn inbox.HandlerFunc[T]) func(context.Context, inbox.Message) error {
 	return inbox.Handler(db, func(ctx context.Context, tx T, m inbox.Message) error {
 		err := fn(ctx, tx, m)

@@ -1,5 +1,5 @@
-// Package inboxtest helps to test handlers of messages: it builds messages as walpost delivers them,
-// and delivers one twice.
+// Package inboxtest helps to test message handlers: it builds messages as walpost delivers them,
+// and delivers each one twice.
 package inboxtest
 
 import (
@@ -16,15 +16,15 @@ import (
 	"github.com/walpost/walpost/inbox"
 )
 
-// An Event is what a service writes into its outbox. Its fields are those of outbox.Event, so that an
-// outbox.Event e is converted by Event(e).
+// An Event is what a service writes into its outbox. It has the fields of outbox.Event, so Event(e)
+// converts an outbox.Event e.
 type Event struct {
 	ID            string // default: a new UUID
 	AggregateType string
 	AggregateID   string
 	Type          string
-	// Payload is the value: []byte and json.RawMessage as they are, nil and outbox.Null as no value, and
-	// everything else as the JSON of json.Marshal.
+	// Payload is the value. []byte and json.RawMessage are used as they are, nil and outbox.Null
+	// mean no value, and json.Marshal encodes everything else.
 	Payload any
 	Headers map[string]string
 }

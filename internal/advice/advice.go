@@ -214,7 +214,7 @@ func (a *advised) polled(gap *checkpoint.Refusal) {
 		}
 		a.say("To change the source on purpose, run %s: recover publishes the rows that are not in Kafka, and then walpost run continues.", a.recovers())
 	case checkpoint.TableReplaced:
-		a.say("If source.table is wrong, or the table has its name by mistake, correct that. Rows that are not delivered may be in the former table.")
+		a.say("If source.table is wrong, or the table got this name by mistake, correct that. The former table may have undelivered rows.")
 	default:
 		a.cause(gap)
 	}
@@ -222,11 +222,11 @@ func (a *advised) polled(gap *checkpoint.Refusal) {
 	if gap.ChangesSource() && gap.Reason != checkpoint.OtherSource {
 		was, is := gap.Sources()
 		a.say("The source also changes from %s to %s, but the checkpoint cannot say which rows of this server are delivered. "+
-			"First set source.kind, source.poll.strategy and source.poll.xid_column back, start walpost run, and accept the gap that it names. Then change the source.", was, is)
+			"First set source.kind, source.poll.strategy and source.poll.xid_column back, start walpost run, and accept the gap that it reports. Then change the source.", was, is)
 		if gap.OtherStrategy() {
 			return
 		}
-		accepting = "If the former source cannot start any more, and you accept the gap"
+		accepting = "If the former source can no longer start, and you accept the gap"
 	}
 	switch {
 	case gap.Claims():

@@ -107,7 +107,7 @@ func TestTheAdviceAboutAPolledTable(t *testing.T) {
 		"from polling to a slot":       {reason: checkpoint.OtherSource, was: "cursor", offers: []string{"recover", verify, accept, closes}, says: "position of the slot"},
 		"from a slot to polling":       {reason: checkpoint.OtherSource, is: "cursor", offers: []string{"recover", verify, accept, closes}, says: "open at that moment"},
 		"from a slot, and a failover":  {reason: checkpoint.ServerBehind, is: "cursor", offers: []string{verify, accept, closes}, says: "source.poll.xid_column back"},
-		"from polling, and a failover": {reason: checkpoint.TimelineForked, was: "cursor", offers: []string{verify, accept, closes}, says: "cannot start any more"},
+		"from polling, and a failover": {reason: checkpoint.TimelineForked, was: "cursor", offers: []string{verify, accept, closes}, says: "can no longer start"},
 	} {
 		gap := gapOf(c.reason)
 		if c.was != "" {

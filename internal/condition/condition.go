@@ -205,7 +205,7 @@ func (l *List) Columns(t *pg.TableFacts, needs func(*cdc.Relation) ([]string, er
 		absent := t.Relation.Index(c) < 0
 		if absent {
 			l.Warn(name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s jsonb;", t.Table.SQL(), pgname.QuoteIdent(c))),
-				"table %s has no column %s, which router.table.fields.additional.placement has headers from: records do not have them", t.Table, c)
+				"table %s has no column %s, from which router.table.fields.additional.placement takes headers: records lack them", t.Table, c)
 		}
 		return absent
 	})

@@ -62,7 +62,8 @@ type SASL struct {
 	Token conf.Secret `yaml:"token" example:"secret"`
 	// A file with the token.
 	TokenFile string `yaml:"token_file" example:"/run/secrets/token"`
-	// For OAUTHBEARER: a program that prints the token, with its arguments. It runs at every login.
+	// For OAUTHBEARER: a program, with its arguments, that prints the token. It runs at every
+	// login.
 	TokenCommand []string `yaml:"token_command" example:"[/usr/local/bin/kafka-token, --scope, walpost]"`
 	// For OAUTHBEARER: the URL where walpost gets and renews tokens (client credentials).
 	TokenEndpointURL string `yaml:"token_endpoint_url" example:"https://login.internal/oauth2/token"`

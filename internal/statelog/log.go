@@ -379,7 +379,7 @@ func (l *Log) fail(err error) error {
 		return err
 	case errors.Is(err, errPartitions):
 		return fault.Person(fmt.Errorf("topic %s: %w", topic, err),
-			"Name a topic with one partition, or one that does not exist, in delivery.parking_topic. If keys are parked, release them first.")
+			"Set delivery.parking_topic to a topic that has one partition, or that does not exist yet. If keys are parked, release them first.")
 	case errors.Is(err, errNoProducer):
 		return fault.Person(fmt.Errorf("topic %s: %w", topic, err),
 			"Parking keys needs transactions, which Kafka has since 0.11. Set another policy than park_key in delivery.on_poison.")

@@ -15,9 +15,9 @@ import (
 )
 
 // Expect fails the test unless got are the wanted events, in this order. A field that is zero in a
-// wanted event can have any value, and an event can have more headers than the wanted one. Payloads
-// of JSON are compared by their values. A wanted Payload that is neither []byte, json.RawMessage nor
-// outbox.Null is compared as the JSON of json.Marshal, and a string also as it is.
+// wanted event can have any value, and an event can have more headers than the wanted one. JSON
+// payloads are compared by value. A wanted Payload that isn't []byte, json.RawMessage or
+// outbox.Null is compared as encoded by json.Marshal; a string may also match as it is.
 func Expect(t testing.TB, got []outbox.Event, want ...outbox.Event) {
 	t.Helper()
 	var report strings.Builder

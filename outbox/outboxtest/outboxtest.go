@@ -1,7 +1,7 @@
 // Package outboxtest helps to test code that writes events.
 //
-// Code that gets its transaction from the caller is tested with Written: the test begins the
-// transaction, and rolls it back. Code that commits by itself is tested with Since.
+// For code that gets its transaction from the caller, use Written: the test begins the transaction,
+// and rolls it back. For code that commits its own transaction, use Since.
 package outboxtest
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/walpost/walpost/outbox"
 )
 
-// Written returns the events that the transaction tx has written to public.outbox, in their order.
-// It works within the transaction, which the test can roll back afterwards. A Payload is []byte as
-// the table has it, or outbox.Null.
+// Written returns the events that the transaction tx has written to public.outbox, in order. It
+// runs within the transaction, which the test can roll back afterwards. A Payload is []byte as
+// stored in the table, or outbox.Null.
 func Written(t testing.TB, tx any) []outbox.Event {
 	t.Helper()
 	return WrittenTo(t, standard(t), tx)
@@ -37,14 +37,13 @@ func WrittenTo(t testing.TB, o *outbox.Outbox, tx any) []outbox.Event {
 	return events
 }
 
-// Since begins to watch public.outbox. The function that it returns gives the events that were
-// committed since then, in their order, each time that it is called. With aggregateIDs, it gives only
-// the events with one of them: tests that share a database, in parallel or in several processes,
-// use ids of their own. db is a pool or a connection, of pgx or database/sql, and needs SELECT on the
-// table.
+// Since begins to watch public.outbox. Each call of the function that it returns returns the events
+// committed since then, in order. With aggregateIDs, it returns only the events with one of them,
+// so tests that share a database, in parallel or in several processes, should use their own ids. db
+// is a pool or a connection, of pgx or database/sql, and needs SELECT on the table.
 //
-// The order is that of seq. An event whose transaction had written it before the call, and commits
-// later, can be among them.
+// The order is that of seq. Events that were written before the call of Since but committed after
+// it can be included.
 func Since(t testing.TB, db any) (committed func(aggregateIDs ...string) []outbox.Event) {
 	t.Helper()
 	return SinceIn(t, standard(t), db)

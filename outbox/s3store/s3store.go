@@ -1,11 +1,11 @@
-// Package s3store keeps large payloads in a bucket of S3, or of a store with the same protocol. It is
+// Package s3store keeps large payloads in a bucket of S3, or of a compatible store. It is
 // an outbox.Store:
 //
 //	client, err := minio.New("s3.eu-central-1.amazonaws.com", &minio.Options{Creds: credentials.NewIAM(""), Secure: true})
 //	store, err := s3store.New(client, "payloads", "shop/")
 //	orders, err := outbox.New(outbox.Options{MaxPayload: 500_000, Store: store})
 //
-// It is a package of its own, so that only those who import it link the client.
+// It is a separate package, so that only programs that import it link the S3 client.
 package s3store
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/walpost/walpost/outbox"
 )
 
-// A Store is an outbox.Store in a bucket. Its errors are of the type *Error. Encryption, versions and
-// expiry of the objects are settings of the bucket.
+// A Store is an outbox.Store in a bucket. Its errors are of the type *Error. The bucket's settings
+// determine encryption, versioning and expiry of the objects.
 type Store struct {
 	client         minio.Core
 	bucket, prefix string
@@ -33,9 +33,9 @@ type Store struct {
 
 var _ outbox.Store = (*Store)(nil)
 
-// New returns the store of the objects of a bucket whose names begin with the prefix, such as
-// "shop/". The client has the address, the credentials and the number of attempts. New connects
-// nowhere.
+// New returns a Store for the objects in a bucket whose names begin with the prefix, such as
+// "shop/". The client has the address, the credentials and the number of attempts. New makes no
+// connections.
 func New(client *minio.Client, bucket, prefix string) (*Store, error) {
 	if client == nil {
 		return nil, errors.New("s3store: the client is nil")
@@ -49,17 +49,17 @@ func New(client *minio.Client, bucket, prefix string) (*Store, error) {
 	return &Store{client: minio.Core{Client: client}, bucket: bucket, prefix: prefix}, nil
 }
 
-// Put implements outbox.Store by one request, so that an object is complete or not there. It also
-// writes an object that is there already. The bytes are the same, because the key has their digest,
-// but the object's time becomes that of the newest Put. Otherwise a rule that removes old objects could
-// remove the payload of an event that was written again.
+// Put implements outbox.Store with one request, so an object either is complete or doesn't exist.
+// It overwrites an existing object. The bytes are the same, because the key contains their digest,
+// but this renews the object's time. Otherwise, a rule that removes old objects could remove the
+// payload of an event that was written again.
 func (s *Store) Put(ctx context.Context, key string, data []byte) error {
 	_, err := s.client.Client.PutObject(ctx, s.bucket, s.prefix+key, bytes.NewReader(data), int64(len(data)),
 		minio.PutObjectOptions{DisableMultipart: true, ContentType: "application/octet-stream"})
 	return s.fault(key, err)
 }
 
-// Get implements outbox.Store. The context must live until the end of reading.
+// Get implements outbox.Store. The context must not end before the payload has been read.
 func (s *Store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 	r, _, _, err := s.client.GetObject(ctx, s.bucket, s.prefix+key, minio.GetObjectOptions{})
 	if err != nil {
@@ -91,9 +91,9 @@ func (s *Store) fault(key string, err error) error {
 	return &Error{Bucket: s.bucket, Object: s.prefix + key, Err: err}
 }
 
-// An Error is what the store answered, or why there was no answer. errors.Is compares it with
-// fs.ErrNotExist, if the object is not there, and with fs.ErrPermission, if the store refuses the
-// credentials or the request.
+// An Error is the store's error response, or the reason that there was no response. By errors.Is,
+// it matches fs.ErrNotExist if the object doesn't exist, and fs.ErrPermission if the store refuses
+// the credentials or the request.
 type Error struct {
 	Bucket string
 	Object string
@@ -112,7 +112,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 func (e *Error) response() (r minio.ErrorResponse, ok bool) { return r, errors.As(e.Err, &r) }
 
-// Is implements the comparison of errors.Is.
+// Is is called by errors.Is.
 func (e *Error) Is(target error) bool {
 	r, _ := e.response()
 	switch target {
@@ -125,8 +125,8 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Retryable reports whether another attempt can help: the store could not be reached, did not answer
-// in time, or asked to come later. The client has already made its attempts.
+// Retryable reports whether another attempt can help: the store couldn't be reached, didn't answer
+// in time, or asked the client to retry later. The client has already used up its own attempts.
 func (e *Error) Retryable() bool {
 	r, answered := e.response()
 	if !answered {

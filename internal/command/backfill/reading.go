@@ -50,7 +50,7 @@ func (t *Tables) read(ctx context.Context, c checkpoint.Copy, snapshot string) (
 func unfinished(c checkpoint.Copy, all []*table.Table) (left []*table.Table, err error) {
 	begun := slices.IndexFunc(all, func(t *table.Table) bool { return t.String() == c.At.Table })
 	if c.At.Table != "" && begun < 0 {
-		return nil, fault.Config(fmt.Errorf("table %s is not among source.tables any more, and its %s is not finished: %d rows are published in all",
+		return nil, fault.Config(fmt.Errorf("table %s is no longer in source.tables, but its %s is not finished: %d rows have been published so far",
 			c.At.Table, c.Origin, c.Rows), "Put the table back under source.tables until its rows are published.")
 	}
 	if begun >= 0 {

@@ -23,12 +23,14 @@ import (
 
 // RecoverOptions say how a gap is closed.
 type RecoverOptions struct {
-	// Since is the commit time before which no event is missing; zero takes the checkpoint's, less Overlap.
+	// Since is a commit time before which no event is missing. The default is the checkpoint's time
+	// minus Overlap.
 	Since time.Time
 	// Overlap is how much earlier than the last confirmed commit rows are compared. It allows for clocks that are set,
 	// and for commits whose times and places in the WAL are not in the same order. 0 is DefaultOverlap.
 	Overlap time.Duration
-	// Say tells the user something, in one or more lines; Ask asks, and says whether the answer is yes.
+	// Say is called with text for the user, in one or more lines. Ask asks a question, and reports
+	// whether the answer was yes.
 	Say func(text string)
 	Ask func(question string) (bool, error)
 }
@@ -237,7 +239,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 			"It publishes them, because a duplicate is better than a loss", known.inDoubt)
 	}
 	if rc.unroutable > 0 {
-		rc.say("%d of the missing rows cannot be routed (walpost explain shows the reason): delivery.on_poison says what becomes of them", rc.unroutable)
+		rc.say("%d of the missing rows cannot be routed (walpost explain shows the reason): delivery.on_poison determines what happens to them", rc.unroutable)
 	}
 	if rc.asideRows > 0 {
 		rc.say("%d other rows are left out, because their events are dead letters or parked (walpost dead list shows them)", rc.asideRows)

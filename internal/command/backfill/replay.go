@@ -66,8 +66,8 @@ type ReplayOptions struct {
 	ToTopic string  // instead of the topic that the router gives; "" for that one
 	Rate    float64 // the largest number of events per second; 0 for no limit
 	DryRun  bool    // route the rows, and publish nothing
-	SkipBad bool    // go on behind an event that cannot be routed, or that Kafka refuses
-	State   string  // the file that keeps how far an unfinished replay is; "" for a name made of the filter
+	SkipBad bool    // continue after an event that can't be routed, or that Kafka refuses
+	State   string  // the file with an unfinished replay's progress; "" for a name derived from the filter
 	// Say tells the user something in one line. Progress says how far the replay is.
 	Say      func(text string)
 	Progress func(step string, done, total int64)
@@ -214,7 +214,7 @@ func (r *replay) open(ctx context.Context) (err error) {
 		r.report.Matched += n
 	}
 	r.feed.Patience, r.feed.Freed = r.Patience, func() {
-		r.Say(fmt.Sprintf("no event can be sent for %s: the snapshot of the database is freed, and walpost reads the other rows later, as they are then", r.Patience))
+		r.Say(fmt.Sprintf("no event could be sent for %s: walpost releases its snapshot of the database, and will read the remaining rows later, as they are then", r.Patience))
 	}
 	r.feed.Open = func(ctx context.Context, c checkpoint.Copy) (relay.Rows, error) {
 		if rows := r.counted; rows != nil {

@@ -93,7 +93,7 @@ func (t *Tables) order(ctx context.Context, reader *table.Reader, from *table.Ta
 			kept = "on"
 		}
 		return o, fault.Config(fmt.Errorf("the order of %s in %s is unknown: source.order_column %s, and track_commit_timestamp is %s", unplaced, from, is, kept),
-			"Set source.order_column to a column that grows with every row and is never NULL, such as an identity. Or add --unordered: then events of one key may come in any order.")
+			"Set source.order_column to a column whose values increase with every row and are never NULL, such as an identity. Or add --unordered: events of one key may then arrive in any order.")
 	case o.By == table.ByColumn: // a reading cannot go on behind a row that has NULL in the order column
 		return table.Order{By: table.Unordered}, nil
 	}

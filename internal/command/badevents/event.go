@@ -78,7 +78,7 @@ func (e *OtherRelay) Misconfigured() bool { return true }
 
 // Hint says how to select the event.
 func (e *OtherRelay) Hint() string {
-	return "Use the configuration of relay " + e.Name + ". If that relay does not exist any more, for example because name was changed, pass --relay=" + e.Name + "."
+	return "Use the configuration of relay " + e.Name + ". If that relay no longer exists, for example because name was changed, pass --relay=" + e.Name + "."
 }
 
 // Select returns the events of the relay that the filter selects, in their order. A token that no event

@@ -138,7 +138,7 @@ func (w *Waiting) read(ctx context.Context) error {
 		case !l.Missing:
 			return w.same(l)
 		case w.ends != nil:
-			return w.lost("does not exist any more")
+			return w.lost("no longer exists")
 		case w.Written():
 			return fmt.Errorf("topic %s does not exist: dead letters go there, and walpost run creates it", w.Topic)
 		case w.absent || asked == sureMissing:

@@ -25,7 +25,7 @@ type RetryOptions struct {
 	// ToTopic, if set, is where all events go, instead of the topic of the letter or the router. The
 	// key decides the partition.
 	ToTopic string
-	// Look bounds the search for newer records of the same keys. 0 is no search.
+	// Look bounds the search for newer records of the same keys. 0 means no search.
 	Look time.Duration
 	// MaxAge is how old the message of a consumer's letter may be, unless ToTopic is set; DefaultMaxAge by default. Every group gets
 	// the message again, and the inbox of a group that has handled it may have forgotten it.

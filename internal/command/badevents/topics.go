@@ -169,7 +169,7 @@ func (l *log) contents(ctx context.Context, events ...*deadletter.Entry) (map[st
 			}
 			letter, _, err := l.decode(deadletter.Owned(rec))
 			if rec.Offset > order[i].Newest.Offset || err == nil && (letter == nil || letter.Token != order[i].Token) {
-				err = errors.New("it is not in the topic any more: start the command again")
+				err = errors.New("it is no longer in the topic: run the command again")
 			}
 			if err != nil {
 				return fmt.Errorf("dead letter %s: %w", order[i].Token, err)
@@ -181,7 +181,7 @@ func (l *log) contents(ctx context.Context, events ...*deadletter.Entry) (map[st
 			return nil
 		}
 		if err := r.ToEnd(ctx); err == nil {
-			return nil, l.unreadable(fmt.Errorf("dead letter %s is not in the topic any more: start the command again", order[i].Token))
+			return nil, l.unreadable(fmt.Errorf("dead letter %s is no longer in the topic: run the command again", order[i].Token))
 		} else if !errors.Is(err, errEnough) {
 			return nil, l.unreadable(err)
 		}

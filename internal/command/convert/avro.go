@@ -73,7 +73,7 @@ func writeRegistered(w *writer, class, which string, s converterOptions) {
 	}
 	for _, e := range w.in.List {
 		if strings.HasPrefix(e.Name, s.prefix) && !w.done[e.Name] && w.in.Format != input.Server {
-			w.bad(e.Name, "walpost has no such option of the converter: leave the option out, or write what it means under schema_registry")
+			w.bad(e.Name, "walpost has no such converter option: leave the option out, or write its equivalent under schema_registry")
 		}
 	}
 }
@@ -127,7 +127,7 @@ func (w *writer) registryKey(option, key, value string) {
 		}
 		r.keys, r.values[key] = append(r.keys, key), value
 	case was != value:
-		w.bad(option, "the other converter has another value, and walpost has one schema_registry")
+		w.bad(option, "the two converters have different values, but walpost has only one schema_registry")
 		return
 	}
 	w.mapped(option, "schema_registry."+key, "%s", value)

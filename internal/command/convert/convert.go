@@ -328,7 +328,7 @@ func differences(w *writer) {
 		{!topics, "missing topics", "the brokers may create them for Debezium; for walpost, set kafka.topics.create: true, or create each topic before its first event"},
 		{heartbeat != "0", "heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none"},
 		{!timestamp, "timestamp", "without table.field.event.timestamp, the timestamp of a record is the commit time of its transaction, not the connector's clock"},
-		{headers && ok, "__debezium.context.runId", "walpost keeps one UUID over restarts; Debezium creates a new one at each start"},
+		{headers && ok, "__debezium.context.runId", "walpost keeps one UUID across restarts; Debezium creates a new one at each start"},
 		{w.registry.groups, "subjects", "Apicurio's converter makes the record's namespace the group of its artifact; with walpost, the namespace is in the subject, as with Confluent's converter"},
 		{w.old, "Debezium before 2.0", "walpost writes records as Debezium 3.6 does, and leaves a null key null: compare some records with walpost explain"},
 		{server && strings.Contains(strings.ToLower(w.chain.placement), ":partition"), "partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does"},

@@ -21,8 +21,8 @@ import (
 type Options struct {
 	ID   string // the rows with this event id
 	Last int    // the newest rows, newest first
-	JSON []byte // a row that need not exist, as a JSON object by column names
-	// Partitions is taken for the number of partitions of every topic, and Kafka is not asked. 0 asks Kafka.
+	JSON []byte // a row that need not exist, as a JSON object keyed by column name
+	// Partitions is the number of partitions to assume for every topic. With 0, Kafka is asked.
 	Partitions int
 }
 
@@ -48,7 +48,7 @@ type Explanation struct {
 	Option  string `json:"option,omitempty"`
 	Hint    string `json:"fix,omitempty"`
 
-	Record *cdc.Record `json:"-"` // nil if the row gives none
+	Record *cdc.Record `json:"-"` // nil if the row produces none
 	// TimeFrom says where the record's timestamp comes from.
 	TimeFrom string `json:"-"`
 	// Partition is -1 if it is unknown, or if the producer may choose any. PartitionFrom says why.
@@ -102,7 +102,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 		x := e.explain(ctx, ev, rows.CommitKnown)
 		switch {
 		case rows.LeftOut:
-			x.Problem, x.Option, x.Column = "the row filter of the publication leaves the row out: only rows with "+e.table.Filter+" are published", "", ""
+			x.Problem, x.Option, x.Column = "the publication's row filter leaves the row out: only rows that match "+e.table.Filter+" are published", "", ""
 			x.Hint = "walpost check prints the SQL that removes the filter."
 		case x.Problem != "" && opts.JSON == nil:
 			x.Hint = strings.TrimSpace(x.Hint + " " + cmp.Or(e.Halted, storedRow))
@@ -114,7 +114,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 }
 
 // storedRow is added to the hint of a problem if the row is in the table, as the hint of a halt does.
-const storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
+const storedRow = "If run has halted on this row, an UPDATE or DELETE of the row does not help, because the WAL keeps it as it was written: " +
 	"repair the configuration, or skip the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
 
 type explainer struct {
@@ -203,7 +203,7 @@ func (e *explainer) place(ctx context.Context, x *Explanation) {
 	}
 	switch {
 	case unknown != nil && rec.Partition >= 0:
-		x.Partition, x.PartitionFrom = rec.Partition, "by its column; it is unknown whether the topic has this partition: "+unknown.Error()
+		x.Partition, x.PartitionFrom = rec.Partition, "from its column; it is unknown whether the topic has this partition: "+unknown.Error()
 	case unknown != nil:
 		x.PartitionFrom = "unknown: " + unknown.Error() + " (pass the number with --partitions)"
 	case rec.Partition >= partitions:

@@ -162,7 +162,7 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 		return err
 	}
 	if r.End < next {
-		return fmt.Errorf("partition %d was created again while it was read: start verify again", number)
+		return fmt.Errorf("partition %d was recreated while verify read it: run verify again", number)
 	}
 	// If reading began behind the start of the log, nothing younger was removed.
 	p.cut = r.Start > 0 && (v.from.IsZero() || first == r.Start || r.Start == r.End)

@@ -117,7 +117,7 @@ type Options struct {
 	Since, Until time.Time
 	// FirstID and LastID select the rows by their event id, as the server compares its column.
 	FirstID, LastID *string
-	// Wait is how long the relay may stand still before verify gives up waiting for it.
+	// Wait is how long verify waits for a relay that makes no progress.
 	Wait time.Duration
 	// TempDir is the folder of the temporary files; "" is the system's.
 	TempDir string

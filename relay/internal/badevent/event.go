@@ -78,7 +78,7 @@ func (e *Event) Repair() string {
 		if e.Recover {
 			start = "run " + fault.Command("recover")
 		}
-		return repair + " Or update or delete the row. Then " + start + " again: walpost reads the row from the table once more."
+		return repair + " Or update or delete the row. Then " + start + " again: walpost reads the row from the table again."
 	}
 	if e.ofMessages() {
 		return repair + " The WAL keeps the message as it was written. After the repair, " + again
