@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/statelog"
@@ -95,6 +96,8 @@ func (c *kafkaCheck) transactionVersion(ctx context.Context) {
 	defer cancel()
 	version, err := kafka.TransactionVersion(ctx, c.cl)
 	switch {
+	case errors.Is(err, kafka.ErrNotFenced):
+		c.add(name, Fail, err.Error(), fix.Words(fault.Hint(err)))
 	case err != nil:
 		c.add(name, Warn, "the brokers do not report their transaction.version: "+errorLine(err))
 	case version < 2:

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
@@ -303,4 +304,15 @@ func TestCheckAsksForAProducerID(t *testing.T) {
 	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
 	has(t, looked(t, cfg, map[string]topicTraffic{"a": {}}, ""), "idempotent producing: FAIL: the brokers assign no producer id",
 		"--command-config admin.properties --add --allow-principal User:relay --operation IdempotentWrite --cluster", "topic a: ok")
+}
+
+func TestCheckRefusesTransactionsThatDoNotFence(t *testing.T) {
+	for version, want := range map[*kversion.Versions]string{
+		kversion.V2_4_0(): "transaction.version: FAIL: the brokers are older than Kafka 2.5", kversion.V2_5_0(): "transaction.version: warn: transaction.version is 0",
+	} {
+		c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.MaxVersions(version))
+		cfg := config(c.ListenAddrs())
+		cfg.TransactionalID = "relay/events"
+		has(t, looked(t, cfg, map[string]topicTraffic{"a": {}}, ""), want)
+	}
 }

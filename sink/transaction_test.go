@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/internal/testenv/short"
@@ -121,6 +123,16 @@ func TestACommitMakesRecordsAndCheckpointVisibleTogether(t *testing.T) {
 	}
 	if len(b.acked) != 100 {
 		t.Errorf("%d acks", len(b.acked))
+	}
+}
+
+// Before Kafka 2.5, a process that was fenced would take its transactional id back, and commit what its successor delivers again.
+func TestBrokersThatDoNotFenceAreRefused(t *testing.T) {
+	for version, want := range map[*kversion.Versions]error{kversion.V2_4_0(): kafka.ErrNotFenced, kversion.V2_5_0(): nil} {
+		b := newTxBench(t, kfake.MaxVersions(version))
+		if err := b.s.Fence(t.Context()); !errors.Is(err, want) || want != nil && fault.Hint(err) == "" {
+			t.Errorf("%v, want %v; hint %q", err, want, fault.Hint(err))
+		}
 	}
 }
 
