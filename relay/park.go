@@ -201,8 +201,9 @@ func (l *LimitReached) Error() string {
 
 // Hint says what makes room. Everything works while the relay waits.
 func (l *LimitReached) Hint() string {
-	return "The relay reads nothing more until there is room, and carries out requests meanwhile. Fix the cause and release the keys (" + fault.Command("dead", "retry", "--all") +
-		"), or give events up (walpost dead drop), or raise the limit and start walpost again."
+	return "The relay reads nothing more until there is room, and carries out requests meanwhile. Fix the cause and release the parked events that " +
+		fault.Command("dead", "list") + " shows (walpost dead retry), or give events up (walpost dead drop), or raise the limit and start walpost again. " +
+		"walpost dead retry --all also delivers open dead letters, after newer events of their keys."
 }
 
 // stalled is why events are not parked or not released although the sink goes on, or nil.

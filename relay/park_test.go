@@ -160,6 +160,16 @@ func TestParkedKeysOutliveTheirPolicy(t *testing.T) {
 	}
 }
 
+// A dead letter that --all delivers comes behind newer events of its key.
+func TestTheHintsReleaseNoDeadLetters(t *testing.T) {
+	renamed := &parking.Lost{Loss: parking.Renamed, Anchor: cdc.Anchor{Topic: "was"}}
+	for _, hint := range []string{(&LimitReached{}).Hint(), renamed.Hint()} {
+		if !strings.Contains(hint, "(walpost dead retry)") {
+			t.Error(hint)
+		}
+	}
+}
+
 // A limit that is reached within one transaction stops the reading, and not the relay: releases and drops make room, and then it goes on.
 func TestALimitWithinATransactionIsNoTrap(t *testing.T) {
 	for _, way := range []string{"release", "drop", "raise"} {
@@ -178,7 +188,7 @@ func TestALimitWithinATransactionIsNoTrap(t *testing.T) {
 				limit := func() bool {
 					var reached *LimitReached
 					st := r.relay.Status()
-					return st.State == Stalled && !st.Ready && errors.As(st.Stall, &reached) && reached.Limit.Events == 3 && strings.Contains(reached.Hint(), "dead retry")
+					return st.State == Stalled && !st.Ready && errors.As(st.Stall, &reached) && reached.Limit.Events == 3
 				}
 				w.want(t, time.Minute, "the relay waits", limit)
 				time.Sleep(time.Minute)

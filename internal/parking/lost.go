@@ -100,7 +100,7 @@ func (l *Lost) Hint() string {
 		"The cleanup removes nothing until you run " + fault.Command("recover", "--close-gap="+l.GapToken()) + "."
 	switch l.Loss {
 	case Renamed:
-		return "Set delivery.parking_topic to " + l.Anchor.Topic + " again, and release the keys (walpost dead retry --all) before you change it. " + accept
+		return "Set delivery.parking_topic to " + l.Anchor.Topic + " again, and release the keys (walpost dead retry) before you change it. " + accept
 	case Missing:
 		return "If the topic was deleted by mistake, its events are still in the table unless somebody deleted the rows. " + accept
 	default:
