@@ -47,11 +47,12 @@ type opener struct {
 
 	committer Committer // nil for at_least_once
 
-	foreign int    // how often in a row a slot was found without a checkpoint
-	loss    string // token of the lost records that this attempt goes on without
-	made    bool   // this process made the slot
-	peeked  bool   // the record of this attempt was read before Fence, so there may be a newer one
-	certain bool   // the next attempt reads the newest one
+	foreign int                  // how often in a row a slot was found without a checkpoint
+	loss    string               // token of the lost records that this attempt goes on without
+	gap     *checkpoint.Accepted // of that loss, if a person has accepted it; nil for none
+	made    bool                 // this process made the slot
+	peeked  bool                 // the record of this attempt was read before Fence, so there may be a newer one
+	certain bool                 // the next attempt reads the newest one
 
 	unexpected *checkpoint.Stored // what the attempt before read while it held the slot, and did not expect; nil for none
 }
@@ -93,7 +94,7 @@ func (r *opener) open(ctx context.Context, inUse func(why string)) attempt {
 
 // try fills a. If it returns an error, a may have a session that is of no use.
 func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) error {
-	r.loss = ""
+	r.loss, r.gap = "", nil
 	stored, err := r.first(ctx)
 	if err = r.judgeLoss(ctx, err); err != nil {
 		return err
@@ -209,6 +210,10 @@ func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, 
 	}
 	next := r.record(a.found, lsn)
 	next.Follow(base, held, r.copies(base))
+	// If the slot is new, either the tables had no rows, or all that they have is published.
+	if r.gap != nil && base == nil && !r.made && a.found.Polled == nil && !a.found.Tableless {
+		next.Accepted = append(next.Accepted, *r.gap)
+	}
 	next.Accepted = checkpoint.StillOpen(next.Accepted, now.Closed)
 	for _, token := range now.Closed {
 		older = append(slices.Clip(older), checkpoint.CloseKey(r.cfg.Name, token))
@@ -253,6 +258,7 @@ func (r *opener) judgeLoss(ctx context.Context, err error) error {
 	}
 	if r.cfg.AcceptGap == lost.GapToken() {
 		r.log.Warn("GAP ACCEPTED: continuing without a checkpoint", "token", lost.GapToken(), "gap", lost.Error())
+		r.gap = &checkpoint.Accepted{Token: lost.GapToken(), Gap: lost.Error(), Time: time.Now().UTC()}
 	} else {
 		found, unknown := r.look(ctx)
 		if unknown != nil {

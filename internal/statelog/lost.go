@@ -36,12 +36,15 @@ func (l *LostRecords) Hint() string {
 		"If this relay ran before, its checkpoint is lost. If its slot exists, set source.snapshot to \"never\": the command below then begins at the position of the slot. " +
 		"If its slot is gone, too, or if source.kind is poll, events may be missing: set source.snapshot: initial for this start, which publishes the rows of the table again " +
 		"(a bound, after …, publishes those behind it again). " +
+		"If the relay begins at the position of the slot, the cleanup removes nothing until you run " + l.closes() + " afterwards. " +
 		"Start the relay once with " + fault.Command("run", "--accept-gap="+l.GapToken())
 }
 
+func (l *LostRecords) closes() string { return fault.Command("recover", "--close-gap="+l.GapToken()) }
+
 // Commands are those of Hint.
 func (l *LostRecords) Commands() []fault.Advice {
-	return []fault.Advice{{Command: fault.Command("run", "--accept-gap="+l.GapToken()), GivesUp: "events before the position of the slot, if Kafka lacks them"}}
+	return []fault.Advice{{Command: fault.Command("run", "--accept-gap="+l.GapToken()), GivesUp: "events before the position of the slot, if Kafka lacks them"}, {Command: l.closes()}}
 }
 
 // GapToken names this one loss: after a further deletion the token is another one.
