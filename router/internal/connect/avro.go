@@ -119,6 +119,7 @@ func appendAvro(dst []byte, s *Schema, v any) (_ []byte, err error) {
 	switch v := v.(type) {
 	case string:
 		if s.Type == String {
+			v = validText(v)
 			return append(enc.AppendVarint(dst, int64(len(v))), v...), nil
 		}
 	case int64:

@@ -2,6 +2,7 @@ package connect
 
 import (
 	"bytes"
+	enc "encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -41,15 +42,18 @@ func validNames(seed uint64) generator {
 func TestGoldensOfProtobuf(t *testing.T) { protobufOracle.goldens(t) }
 func TestProtobufAtRandom(t *testing.T)  { protobufOracle.atRandom(t) }
 
-// Half of a surrogate pair is no text of Protobuf. Java writes a question mark, which is shorter.
-func TestProtobufHasValidTexts(t *testing.T) {
+// Half of a surrogate pair is no text of Protobuf or Avro. Java writes a question mark, which is shorter.
+func TestTextsAreValid(t *testing.T) {
 	for _, text := range []string{"\xed\xa0\xbd", "é\xed\xa0\xbdx", strings.Repeat("x", 125) + "\xed\xb8\x80", strings.Repeat("y", 126) + "\xed\xb8\x80"} {
 		want := strings.NewReplacer("\xed\xa0\xbd", "?", "\xed\xb8\x80", "?").Replace(text)
-		ids := &schemaIDs{}
-		c, s := NewProtobuf(ProtobufOptions{RegistryOptions: RegistryOptions{Registry: ids, Subjects: "topic"}}), &Schema{Type: String}
+		o, s := RegistryOptions{Registry: &schemaIDs{}, Subjects: "topic"}, &Schema{Type: Struct, Name: "payload", Fields: []Field{{"s", &Schema{Type: String}}}}
 		for _, v := range []any{text, want} {
-			if b, _, err := c.Append(nil, "topic", s, v); err != nil || !bytes.Equal(b, append([]byte("\x00\x00\x00\x00\x00\x02\x0e"), protowire.AppendString([]byte{0x0a}, want)...)) {
-				t.Errorf("%q: %q, %v", v, b, err)
+			b, _, err := NewProtobuf(ProtobufOptions{RegistryOptions: o}).Append(nil, "topic", s, []any{v})
+			if err != nil || !bytes.Equal(b[6:], protowire.AppendString([]byte{0x0a}, want)) {
+				t.Errorf("Protobuf, %q: %q, %v", v, b, err)
+			}
+			if b, _, err = NewAvro(o).Append(nil, "topic", s, []any{v}); err != nil || !bytes.Equal(b[5:], append(enc.AppendVarint(nil, int64(len(want))), want...)) {
+				t.Errorf("Avro, %q: %q, %v", v, b, err)
 			}
 		}
 	}

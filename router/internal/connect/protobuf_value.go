@@ -188,7 +188,7 @@ func appendProtoScalar(dst []byte, number int, presence bool, s *Schema, v any) 
 		if s.Type != String {
 			return dst, errShape(s, v)
 		}
-		return appendProtoText(dst, number, presence, v), nil
+		return appendProtoText(dst, number, presence, validText(v)), nil
 	case []byte:
 		if s.Type != Bytes {
 			return dst, errShape(s, v)
@@ -220,19 +220,13 @@ func appendProtoNumber(dst []byte, s *Schema, v any) ([]byte, error) {
 	return appendFixed(dst, s, v)
 }
 
-// appendProtoText appends a field. It has a question mark for each half of a surrogate pair, as in Java.
+// appendProtoText appends a field.
 func appendProtoText[T string | []byte](dst []byte, number int, presence bool, text T) []byte {
 	if len(text) == 0 && !presence {
 		return dst
 	}
 	dst = enc.AppendUvarint(appendProtoTag(dst, number, wireLen), uint64(len(text)))
-	start := len(dst)
-	dst = append(dst, text...)
-	if fits := questionMarks(dst, start); len(fits) < len(dst) {
-		before := start - len(enc.AppendUvarint(nil, uint64(len(text))))
-		dst = closeProto(append(append(dst[:before], 0), fits[start:]...), before+1)
-	}
-	return dst
+	return append(dst, text...)
 }
 
 // appendProtoInt appends a field of a logical type, and nothing for a zero.

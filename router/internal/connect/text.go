@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -198,6 +199,14 @@ func questionMarks(b []byte, start int) []byte {
 		return b
 	}
 	return b[:to]
+}
+
+// validText is questionMarks of a text.
+func validText(text string) string {
+	if strings.IndexByte(text, 0xED) < 0 {
+		return text
+	}
+	return string(questionMarks([]byte(text), 0))
 }
 
 // surrogate reports whether b starts with half of a surrogate pair. A JSON document can have one as
