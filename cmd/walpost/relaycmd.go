@@ -80,6 +80,7 @@ func runRelay(ctx context.Context, cfg fileConfig, log *slog.Logger, started fun
 		}
 		defer tracer.Close()
 		cfg.Observer = spans.New(tracer)
+		shown.Spans(tracer.Lost)
 	}
 	r, err := walpost.New(cfg.Config)
 	if err != nil {

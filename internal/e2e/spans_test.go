@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -171,6 +172,9 @@ func TestACollectorHoldsNothingUp(t *testing.T) {
 				t.Errorf("%s", rep.String())
 			}
 			eventually(t, time.Minute, "the loss is told", func() bool { return strings.Contains(r.log.String(), "spans are lost") })
+			if _, metrics := r.get("/metrics"); !regexp.MustCompile(`(?m)^walpost_spans_lost_total [1-9]`).MatchString(metrics) {
+				t.Error("the metrics do not tell it")
+			}
 			r.stopsClean()
 			if n := strings.Count(r.log.String(), "spans are lost"); n != 1 {
 				t.Errorf("the log tells it %d times", n)

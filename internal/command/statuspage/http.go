@@ -115,6 +115,13 @@ func (s *Server) reloadError() string {
 // Hook counts what a Kafka client does. It must be given to the client when the client is made.
 func (s *Server) Hook() kgo.Hook { return newKafkaMetrics(s.metrics) }
 
+// Spans has the metrics show how many spans were lost. It is called at most once, before Serve.
+func (s *Server) Spans(lost func() int64) {
+	s.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "walpost_spans_lost_total", Help: "Spans that didn't reach the collector, at most; absent without tracing.endpoint.",
+	}, func() float64 { return float64(lost()) }))
+}
+
 // Serve listens at once, so that a wrong address is an error of the start. It serves until the returned function is called.
 // The address is the one on which it really listens.
 func (s *Server) Serve(relay Relay, log *slog.Logger) (addr string, stop func(), err error) {

@@ -222,6 +222,9 @@ func (c *Config) Open(version string, log *slog.Logger) (*Tracer, error) {
 	return &Tracer{sdk.NewTracerProvider(sdk.WithResource(own), sdk.WithSpanProcessor(q)), q, log}, nil
 }
 
+// Lost is how many spans were lost so far, at most.
+func (t *Tracer) Lost() int64 { return t.queue.all.Load() }
+
 // Close sends what waits, for closeWithin at most.
 func (t *Tracer) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)

@@ -166,8 +166,8 @@ func TestACollectorThatHangsCostsSpansOnly(t *testing.T) {
 	makeSpans(tracer, 1)
 	eventually(t, "the collector has a request", func() bool { return c.Requests.Load() == 1 })
 	makeSpans(tracer, 5000)
-	if n := tracer.queue.waiting.Load(); n != 100 {
-		t.Errorf("%d spans wait", n)
+	if n, lost := tracer.queue.waiting.Load(), tracer.Lost(); n != 100 || lost != 4901 {
+		t.Errorf("%d spans wait, %d are lost", n, lost)
 	}
 	c.Answer.Store(nil)
 	close(release)
@@ -198,7 +198,7 @@ func TestACollectorThatIsDownIsToldOnce(t *testing.T) {
 		lost += 50
 	}
 	tracer.Close()
-	if text := said.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "refused") || !strings.Contains(text, "lost_at_most=50 ") || !strings.Contains(text, "lost=950 ") {
+	if text := said.String(); tracer.Lost() != lost || strings.Count(text, "\n") != 2 || !strings.Contains(text, "refused") || !strings.Contains(text, "lost_at_most=50 ") || !strings.Contains(text, "lost=950 ") {
 		t.Errorf("%s", text)
 	}
 	q := &queue{log: slog.New(slog.NewTextHandler(said, nil))}

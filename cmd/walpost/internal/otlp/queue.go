@@ -23,6 +23,7 @@ type queue struct {
 	dropped atomic.Int64 // because too many waited, since the newest report
 
 	lost atomic.Int64 // by the exporter or because too many waited, and not told
+	all  atomic.Int64 // that were lost, told or not
 
 	// Of the goroutine that exports.
 	said time.Time // when the newest loss was told
@@ -37,6 +38,7 @@ func (q *queue) OnEnd(s sdk.ReadOnlySpan) {
 	if q.waiting.Add(1) > q.most {
 		q.waiting.Add(-1)
 		q.dropped.Add(1)
+		q.all.Add(1)
 		return
 	}
 	q.SpanProcessor.OnEnd(s)
@@ -51,6 +53,7 @@ func (o outlet) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error
 	lost, why := o.dropped.Swap(0), ""
 	if err != nil { // the collector may have taken a part
 		lost, why = lost+int64(len(spans)), o.hide(err)
+		o.all.Add(int64(len(spans)))
 	} else if lost > 0 {
 		why = fmt.Sprintf("more than %d spans waited: sample fewer (OTEL_TRACES_SAMPLER), or raise OTEL_BSP_MAX_QUEUE_SIZE", o.most)
 	}
