@@ -183,7 +183,7 @@ func (c *Client) compile(ctx context.Context, s sr.Schema) (*jsonschema.Schema, 
 	if err := c.collect(ctx, s, refs); err != nil {
 		return nil, err
 	}
-	text, err := jsonschema.UnmarshalJSON(strings.NewReader(s.Schema))
+	text, err := parse(s.Schema)
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +196,15 @@ func (c *Client) compile(ctx context.Context, s sr.Schema) (*jsonschema.Schema, 
 	return compiler.Compile(root)
 }
 
+// parse reads a schema. The compiler ignores a bound that is too large a number, and panics on such a multipleOf.
+func parse(schema string) (any, error) {
+	text, err := jsonschema.UnmarshalJSON(strings.NewReader(schema))
+	if path, ok := unwieldy(text); ok {
+		err = fmt.Errorf("it has at %s a number with an exponent beyond %d", quoted(path), maxExponent)
+	}
+	return text, err
+}
+
 // collect fetches the references of a schema, and theirs.
 func (c *Client) collect(ctx context.Context, s sr.Schema, refs references) error {
 	for _, ref := range s.References {
@@ -206,7 +215,7 @@ func (c *Client) collect(ctx context.Context, s sr.Schema, refs references) erro
 		if err != nil {
 			return fmt.Errorf("its reference %q, version %d of subject %q: %w", ref.Name, ref.Version, ref.Subject, err)
 		}
-		if refs[ref.Name], err = jsonschema.UnmarshalJSON(strings.NewReader(found.Schema.Schema)); err != nil {
+		if refs[ref.Name], err = parse(found.Schema.Schema); err != nil {
 			return fmt.Errorf("its reference %q: %w", ref.Name, err)
 		}
 		if err := c.collect(ctx, found.Schema, refs); err != nil {

@@ -146,6 +146,13 @@ func TestASchemaThatCannotBeUsedIsWaitedFor(t *testing.T) {
 			r.SeedSchema("orders-value", 1, 1, jsonSchema(`{"$ref":"file:///etc/passwd"}`))
 		}, "walpost does not fetch it from elsewhere"},
 		"pattern": {func(r *srfake.Registry) { r.SeedSchema("orders-value", 1, 1, jsonSchema(`{"pattern":"(?<=a)b"}`)) }, "cannot be used: "},
+		"multipleOf": {func(r *srfake.Registry) {
+			r.SeedSchema("orders-value", 1, 1, jsonSchema(`{"items":{"multipleOf":1e-9999999}}`))
+		}, "it has at /items/multipleOf a number with an exponent beyond 400"},
+		"minimum in a reference": {func(r *srfake.Registry) {
+			r.SeedSchema("bound", 1, 1, jsonSchema(`{"minimum":1e-9999999}`))
+			r.SeedSchema("orders-value", 1, 2, jsonSchema(`{"$ref":"a"}`, sr.SchemaReference{Name: "a", Subject: "bound", Version: 1}))
+		}, "it has at /minimum a number"},
 		"lost reference": {func(r *srfake.Registry) {
 			r.SeedSchema("gone", 1, 1, jsonSchema(unit))
 			r.Intercept(func(w http.ResponseWriter, req *http.Request) bool {
