@@ -218,7 +218,7 @@ func memberName(header string) string {
 		return "datacontenttype"
 	}
 	name, ok := strings.CutPrefix(header, attributePrefix)
-	if !ok || name == "data" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
+	if !ok || name == "data" || name == "datacontenttype" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
 		return "" // not the name of an attribute
 	}
 	return name

@@ -188,6 +188,7 @@ func TestBothModesAreTheSameEvent(t *testing.T) {
 		"text by its own type":  {placed("tenant:header:content-type"), row(`1`, null, "text/csv"), "text/csv"},
 		"a type that is null":   {placed("tenant:header:content-type"), row(`1`, null, null), "application/json"},
 		"an own attribute":      {placed("tenant:header:ce_source,tenant:header:ce_source"), row(`1`, null, "/mine"), "application/json"},
+		"no attribute":          {placed("tenant:header:ce_datacontenttype"), row(`1`, null, "application/json"), "application/json"},
 		"a time":                {timed, row(`1`, "2026-01-31 12:00:00.123456", null), "application/json"},
 		"a time that is null":   {timed, row(`1`, null, null), "application/json"},
 	} {
@@ -200,7 +201,7 @@ func TestBothModesAreTheSameEvent(t *testing.T) {
 		}
 		for _, h := range plain.Headers { // they stay, except what is an attribute
 			for _, rec := range []*cdc.Record{b, s} {
-				attribute := h.Key == "content-type" || strings.HasPrefix(h.Key, "ce_")
+				attribute := h.Key == "content-type" || strings.HasPrefix(h.Key, "ce_") && h.Key != "ce_datacontenttype"
 				if kept := slices.ContainsFunc(rec.Headers, func(x cdc.Header) bool { return x.Key == h.Key && bytes.Equal(x.Value, h.Value) }); !kept && !attribute {
 					t.Errorf("%s: %s, and there was %s", name, show(rec), h.Key)
 				}
@@ -209,6 +210,9 @@ func TestBothModesAreTheSameEvent(t *testing.T) {
 		inBinary, inStructured := read(t, b), read(t, s)
 		if inBinary.DataContentType() != c.media || inBinary.ID() != "42" || inBinary.Type() != `Placed "now"` || inBinary.Subject() != "k-ä" {
 			t.Errorf("%s: the SDK finds %v", name, inBinary)
+		}
+		if n := strings.Count(string(s.Value), `"datacontenttype":`); n != 1 {
+			t.Errorf("%s: %d types of the content: %s", name, n, s.Value)
 		}
 		if inStructured.Context.String() != inBinary.Context.String() {
 			t.Errorf("%s: the SDK finds %v\nand %v", name, inBinary, inStructured)
