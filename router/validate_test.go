@@ -100,3 +100,20 @@ func TestAPayloadThatDoesNotFitIsABadRow(t *testing.T) {
 		})
 	}
 }
+
+// The placeholder of a payload that is not in the WAL does not stand for one that does not fit: another schema helps nobody.
+func TestAPayloadThatWasNotSentIsNotChecked(t *testing.T) {
+	v := &aValidator{}
+	cfg := DefaultConfig()
+	cfg.PayloadCheck, cfg.Validator, cfg.Updates = "json_schema", v, true
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel := table("id uuid not null key", "aggregate_type text", "aggregate_id text", "payload jsonb")
+	_, err = r.Route(updated(rel, []string{"u-1", null, null, null}, []string{"u-2", "order", "k", "~"}), &cdc.Record{})
+	bad, ok := errors.AsType[*RowError](err)
+	if !ok || bad.Problems[0].Rule != ValueSent || v.subject != "" || !strings.Contains(bad.Hint(), "REPLICA IDENTITY FULL") {
+		t.Errorf("%v, asked about %q", err, v.document)
+	}
+}

@@ -15,7 +15,7 @@ func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc
 		if r.cfg.Tombstone && connect.Blank(raw) {
 			return buf, nil, nil
 		}
-		if problem := r.validate(c, raw, raw, rec.Topic); problem != nil {
+		if problem := r.validate(c, row, raw, rec.Topic); problem != nil {
 			return buf, nil, problem
 		}
 		return c.append(buf, rec.Topic, raw)
@@ -32,7 +32,7 @@ func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc
 	if text, isText := v.(string); r.cfg.Tombstone && (v == nil || isText && connect.Blank(text)) {
 		return buf, nil, nil
 	}
-	if problem := r.validate(c, raw, document, rec.Topic); problem != nil {
+	if problem := r.validate(c, row, document, rec.Topic); problem != nil {
 		return buf, nil, problem
 	}
 	if p.envelope != nil {
@@ -47,10 +47,14 @@ func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc
 	return buf, out, nil
 }
 
-// validate checks a payload if records.validate is set. A NULL has nothing to check.
-func (r *Router) validate(c *column, raw []byte, document any, topic string) *Problem {
+// validate checks a payload if records.validate is set. A NULL has nothing to check. A placeholder says nothing of the payload.
+func (r *Router) validate(c *column, row *row, document any, topic string) *Problem {
 	if !r.cfg.Validates() || document == nil {
 		return nil
+	}
+	raw, sent := row.sent(c)
+	if !sent {
+		return c.notSent()
 	}
 	var text []byte
 	switch v := document.(type) {
