@@ -170,6 +170,9 @@ func (c *copying) forget() {
 func (c *copying) advance() {
 	c.flight.Drop()
 	c.feed.Acknowledge(c.flight.Tracker.Safe())
+	if c.awaits != nil { // the loop takes no rows, so this frees the snapshot in the end
+		c.feed.Rows(c.background, c.now, false, c.wg.Go)
+	}
 }
 
 // safe is where the slot stands: nothing of the stream is read yet.

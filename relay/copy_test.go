@@ -254,30 +254,37 @@ func TestACopyBoundsTheRowsBehindOneThatWaits(t *testing.T) {
 	})
 }
 
-// While nothing is delivered for long, as when Kafka is down, a copy holds no snapshot of the database. It goes on behind the last row that it has
-// taken, so that no row comes twice. A reading without an order cannot go on, and keeps its snapshot.
+// While nothing is delivered for long, as when Kafka or the schema registry is down, a copy holds no snapshot of the database. It goes on
+// behind the last row that it has taken, so that no row comes twice. A reading without an order cannot go on, and keeps its snapshot.
 func TestACopyHoldsNoSnapshotWhileNothingIsDelivered(t *testing.T) {
-	for name, order := range map[string]string{"ordered": "o", "unordered": ""} {
+	for name, c := range map[string]struct {
+		order  string
+		outage func(w *world, begins bool)
+	}{
+		"ordered":         {"o", func(w *world, begins bool) { w.stalled = begins }},
+		"unordered":       {"", func(w *world, begins bool) { w.stalled = begins }},
+		"schema registry": {"o", func(w *world, begins bool) { w.unanswered = begins }},
+	} {
 		t.Run(name, func(t *testing.T) {
 			story(t, func(t *testing.T, w *world) {
 				w.before(60)
 				cfg := snapshot(w)
-				cfg.Copying.Tables.(*fakeTables).order = &order
+				cfg.Copying.Tables.(*fakeTables).order = &c.order
 				cfg.Window.Events = 5
 				r := w.start(cfg)
 				for range 3 {
 					had := look(w, &w.arrivals)
 					w.want(t, 20*time.Second, "rows", func() bool { return w.arrivals > had+15 })
-					w.do(func() { w.stalled = true })
+					w.do(func() { c.outage(w, true) })
 					time.Sleep(4 * time.Minute)
 					if n := look(w, &w.readings); n != 1 {
 						t.Errorf("after 4 minutes: %d readings", n)
 					}
 					time.Sleep(2 * time.Minute)
-					if n := look(w, &w.readings); (n == 0) != (order != "") {
+					if n := look(w, &w.readings); (n == 0) != (c.order != "") {
 						t.Errorf("after 6 minutes: %d readings", n)
 					}
-					w.do(func() { w.stalled = false })
+					w.do(func() { c.outage(w, false) })
 				}
 				w.want(t, time.Minute, "all rows", w.allDelivered)
 				w.want(t, time.Minute, "the stream", func() bool { return w.newest().Copy == nil })
