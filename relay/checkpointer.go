@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/walpost/walpost/checkpoint"
@@ -82,7 +83,13 @@ func (q *queue[T]) tried(err error, again time.Duration) {
 // taken notes that a session holds the slot, with rec as its durable record. It freezes the
 // checkpointer until the phase has resumed: what is in flight may be of another history than rec.
 func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
-	c.epoch, c.durable, c.looked, c.accepted, c.frozen = rec.Epoch, rec, rec.Published, rec.Accepted, true
+	var known []string
+	for _, a := range slices.Concat(c.durable.Accepted, rec.Accepted) {
+		known = append(known, a.Token)
+	}
+	// A gap that this process accepted stays accepted, though no record has it yet.
+	c.accepted = append(slices.Clip(rec.Accepted), checkpoint.StillOpen(c.accepted, known)...)
+	c.epoch, c.durable, c.looked, c.frozen = rec.Epoch, rec, rec.Published, true
 	c.older.add(older...)
 }
 
