@@ -180,7 +180,7 @@ func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport,
 		r.router.SetRunID(rec.RunID)
 	}
 	if r.schemas != nil && !opts.DryRun {
-		r.schemas.Produce()
+		r.schemas.Produce(true)
 	}
 	what := backfill.Replaying{
 		ReplayOptions: opts, Router: r.router, Window: cfg.Delivery.Window, Grace: cfg.ShutdownGrace,
@@ -271,8 +271,9 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 	if err != nil {
 		return nil, err
 	}
+	produce := func(bool) {}
 	if schemas != nil {
-		schemas.Produce() // only a retry routes events
+		produce = schemas.Produce
 	}
 	database := ""
 	if from := cfg.replication(); from.DSN != "" {
@@ -282,7 +283,7 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 		}
 		cfg.Name = cmp.Or(cfg.Name, cfg.usualName(database))
 	}
-	return badevents.Open(ctx, badevents.Config{Name: cfg.Name, Database: database, Kafka: cfg.sink(), Parking: cfg.Delivery.ParkingTopic, Router: routes, Version: cfg.Version, Say: say, Progress: progress})
+	return badevents.Open(ctx, badevents.Config{Name: cfg.Name, Database: database, Kafka: cfg.sink(), Parking: cfg.Delivery.ParkingTopic, Router: routes, Produce: produce, Version: cfg.Version, Say: say, Progress: progress})
 }
 
 // ValidateBrokers is Validate for OpenConsumed, which needs only the brokers.

@@ -1,11 +1,13 @@
 package walpost
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/command/verify"
@@ -105,5 +107,61 @@ func TestBadEventsNeedNoSecretOfTheDatabase(t *testing.T) {
 	cfg.Name = "shop"
 	if err := open(); err != nil {
 		t.Errorf("without the certificate: %v", err)
+	}
+}
+
+// A dry run registers no schema. What it has seen of the registry is not taken for an id of a later run.
+func TestADryRetryRegistersNothing(t *testing.T) {
+	schemas := srfake.New()
+	t.Cleanup(schemas.Close)
+	cfg := DefaultConfig()
+	cfg.Name, cfg.Source.Table, cfg.Records.Value.Name, cfg.SchemaRegistry.URLs = "shop", "public.outbox", "avro", []string{schemas.URL()}
+	cluster := testenv.FakeKafka(t, kfake.SeedTopics(1, cfg.Delivery.DeadLetterTopic, "outbox.event.order"))
+	cfg.Kafka.Brokers = cluster.ListenAddrs()
+	rel := &cdc.Relation{ID: 7, Schema: "public", Name: "outbox", ReplicaIdentity: 'd'}
+	ev := &cdc.Event{Kind: cdc.Insert, Pos: 7, Time: time.Now(), Row: cdc.Row{Relation: rel}}
+	for _, c := range [][2]string{{"id", "7f3"}, {"aggregatetype", "order"}, {"aggregateid", "42"}, {"payload", "an order"}} {
+		rel.Columns = append(rel.Columns, cdc.Column{Name: c[0], TypeOID: 25, TypeMod: -1})
+		ev.Row.Values = append(ev.Row.Values, cdc.Value{Bytes: []byte(c[1])})
+	}
+	rec, err := (&deadletter.Letter{
+		Token: "token", Reason: cdc.Unroutable, Error: "once", Table: "public.outbox", ID: "7f3", Commit: 7, Row: 1, CommitTime: time.Now(), Partition: -1, Attempts: 1,
+		Name: "shop", Timeline: 1, Key: []byte("42"), KeyKnown: true, Event: ev,
+	}).Encode(cfg.Delivery.DeadLetterTopic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(cfg.Kafka.Brokers...), kgo.ConsumeTopics("outbox.event.order"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	letter := &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Timestamp: rec.Time}
+	for _, h := range rec.Headers {
+		letter.Headers = append(letter.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+	}
+	if err := client.ProduceSync(t.Context(), letter).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	topics, err := OpenBadEvents(t.Context(), cfg, "", func(string) {}, func(string, int64, int64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer topics.Close()
+	events, err := topics.Select(&BadEventFilter{State: deadletter.Open})
+	if err != nil || len(events) != 1 {
+		t.Fatalf("%d events, %v", len(events), err)
+	}
+	report, err := topics.Retry(t.Context(), events, RetryOptions{DryRun: true})
+	if err != nil || report.Topics["outbox.event.order"] != 1 || schemas.SubjectExists("outbox.event.order-value") {
+		t.Errorf("%+v, %v; registered: %v", report, err, schemas.SubjectExists("outbox.event.order-value"))
+	}
+	if report, err = topics.Retry(t.Context(), events, RetryOptions{}); err != nil || report.Delivered != 1 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	got := client.PollRecords(t.Context(), 1).Records()
+	schema, registered := schemas.GetSchema("outbox.event.order-value", 1)
+	if len(got) != 1 || !registered || !bytes.HasPrefix(got[0].Value, []byte{0, 0, 0, 0, byte(schema.ID)}) || schema.ID == 0 {
+		t.Errorf("%+v with the schema %+v", got, schema)
 	}
 }

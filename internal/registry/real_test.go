@@ -53,7 +53,7 @@ func TestAnIncompatibleSchemaWaitsForAPerson(t *testing.T) {
 		t.Errorf("id %d", id)
 	}
 	looks := client(t, Config{URLs: []string{url}})
-	looks.Produce()
+	looks.Produce(true)
 	const object = `{"type":"object","title":"Order","properties":{"id":{"type":"integer","connect.index":0,"connect.type":"int64"}}}`
 	id, err := looks.SchemaID("shipments-value", object, "JSON", true, false)
 	if err != nil {
@@ -74,7 +74,7 @@ func TestARealRegistryTakesProtobuf(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := client(t, Config{URLs: []string{url}})
-	c.Produce()
+	c.Produce(true)
 	first, err := c.SchemaID("parcels-value", parcel, "PROTOBUF", true, false)
 	if err != nil {
 		t.Fatal(err)

@@ -27,11 +27,12 @@ const askTimeout = 10 * time.Second // for one answer of the registry
 var askAgain = backoff.Backoff{Min: 250 * time.Millisecond, Max: 10 * time.Second}
 
 // A Client asks for schemas and their ids. Converters remember them, so it asks once for each subject and
-// schema. Until Produce or Deliver, it only looks, and registers nothing.
+// schema. Until Produce or Deliver, it only looks, and registers nothing: a missing schema has the id 0.
 type Client struct {
 	api      *sr.Client
 	http     *http.Client
 	produces bool
+	missing  map[question]bool // what a Client that only looks need not ask again: converters don't remember the id 0
 
 	background context.Context // nil: SchemaID waits for the answer
 	pending    map[question]*Pending
@@ -68,16 +69,19 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schema registry: %w", err)
 	}
-	return &Client{api: api, http: client, pending: map[question]*Pending{}, latests: map[string]*latest{}}, nil
+	return &Client{api: api, http: client, missing: map[question]bool{}, pending: map[question]*Pending{}, latests: map[string]*latest{}}, nil
 }
 
-// Produce makes the ids real ones from now on: for a command that writes records.
-func (c *Client) Produce() { c.produces = true }
+// Produce says whether ids are real ones from now on, for a command that writes records: only then are schemas registered.
+func (c *Client) Produce(writes bool) {
+	c.produces = writes
+	clear(c.missing)
+}
 
 // Deliver is Produce for a loop that must not wait: SchemaID returns a *Pending at once, and asks in the
 // background until it has an answer or ctx ends. The caller must call the function that Deliver returns.
 func (c *Client) Deliver(ctx context.Context) (stop func()) {
-	c.produces = true
+	c.Produce(true)
 	var end context.CancelFunc
 	c.background, end = context.WithCancel(ctx)
 	return func() {
@@ -93,6 +97,9 @@ func (c *Client) Deliver(ctx context.Context) (stop func()) {
 func (c *Client) SchemaID(subject, schema, format string, register, latest bool) (uint32, error) {
 	q := question{subject, schema, format, register, latest}
 	if c.background == nil {
+		if c.missing[q] {
+			return 0, nil
+		}
 		id, err := c.ask(context.Background(), q)
 		if err != nil {
 			err = fault.Retry(err)
@@ -178,6 +185,10 @@ func (c *Client) failed(q question, err error) (uint32, error) {
 	switch {
 	case status(err) != http.StatusNotFound:
 	case q.register && !c.produces:
+		if len(c.missing) >= keptSubjects {
+			clear(c.missing)
+		}
+		c.missing[q] = true
 		return 0, nil
 	case !q.register:
 		return 0, fault.WithHint(fmt.Errorf("schema registry: the schema is not registered in subject %q: %s", q.subject, strings.ReplaceAll(q.schema, "\n", " ")),

@@ -54,10 +54,19 @@ func answer(t *testing.T, c *Client, schema string, register, latest bool) uint3
 
 func TestAClientThatWritesNothingRegistersNothing(t *testing.T) {
 	r := fake(t)
+	asked := 0
+	r.Intercept(func(http.ResponseWriter, *http.Request) bool { asked++; return false })
 	c := client(t, Config{URLs: []string{r.URL()}})
-	if id, err := c.SchemaID("orders-value", text, "AVRO", true, false); id != 0 || err != nil || r.SubjectExists("orders-value") {
+	for range 3 {
+		if id, err := c.SchemaID("orders-value", text, "AVRO", true, false); id != 0 || err != nil || r.SubjectExists("orders-value") || asked != 1 {
+			t.Errorf("id %d, %v, asked %d times", id, err, asked)
+		}
+	}
+	c.Produce(true)
+	if id, err := c.SchemaID("payments-value", text, "AVRO", true, false); id == 0 || err != nil {
 		t.Errorf("id %d, %v", id, err)
 	}
+	c.Produce(false)
 	r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: text})
 	if id, err := c.SchemaID("orders-value", text, "AVRO", true, false); id != 7 || err != nil {
 		t.Errorf("id %d, %v", id, err)
@@ -138,7 +147,7 @@ func TestTheLatestVersionMustHaveTheSameEncoding(t *testing.T) {
 	r := fake(t)
 	r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: more})
 	c := client(t, Config{URLs: []string{r.URL()}})
-	c.Produce()
+	c.Produce(true)
 	if id, err := c.SchemaID("orders-value", text, "AVRO", false, true); id != 7 || err != nil {
 		t.Errorf("id %d, %v", id, err)
 	}
@@ -162,7 +171,7 @@ func TestTheLatestVersionOfAJSONSchemaMayDifferInAnnotations(t *testing.T) {
 		r := fake(t)
 		r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: latest, Type: sr.TypeJSON})
 		c := client(t, Config{URLs: []string{r.URL()}})
-		c.Produce()
+		c.Produce(true)
 		id, err := c.SchemaID("orders-value", ours, "JSON", false, true)
 		if _, mismatch := errors.AsType[*Mismatch](err); mismatch == fits || fits && id != 7 {
 			t.Errorf("%s: id %d, %v", latest, id, err)
@@ -185,7 +194,7 @@ func TestTheLatestVersionOfProtobufMayDifferInComments(t *testing.T) {
 		r := fake(t)
 		r.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: latest, Type: sr.TypeProtobuf})
 		c := client(t, Config{URLs: []string{r.URL()}})
-		c.Produce()
+		c.Produce(true)
 		id, err := c.SchemaID("orders-value", parcel, "PROTOBUF", false, true)
 		if _, mismatch := errors.AsType[*Mismatch](err); mismatch == fits || fits && id != 7 {
 			t.Errorf("%s: id %d, %v", latest, id, err)
@@ -196,7 +205,7 @@ func TestTheLatestVersionOfProtobufMayDifferInComments(t *testing.T) {
 func TestAJSONSchemaIsRegisteredAsOne(t *testing.T) {
 	r := fake(t)
 	c := client(t, Config{URLs: []string{r.URL()}})
-	c.Produce()
+	c.Produce(true)
 	id, err := c.SchemaID("orders-value", `{"type":"string"}`, "JSON", true, false)
 	if s, ok := r.GetSchema("orders-value", 1); err != nil || !ok || s.Type != sr.TypeJSON || s.Schema.Schema != `{"type":"string"}` || uint32(s.ID) != id {
 		t.Errorf("%+v, %v", s, err)
@@ -208,7 +217,7 @@ func TestAJSONSchemaIsRegisteredAsOne(t *testing.T) {
 
 func TestASchemaThatNobodyHasRegisteredIsAnError(t *testing.T) {
 	c := client(t, Config{URLs: []string{fake(t).URL()}})
-	c.Produce()
+	c.Produce(true)
 	if _, err := c.SchemaID("orders-value", text, "AVRO", false, false); err == nil || !strings.Contains(err.Error(), "is not registered") || fault.Hint(err) == "" {
 		t.Errorf("%v", err)
 	}
@@ -218,7 +227,7 @@ func TestThePasswordIsReadAgain(t *testing.T) {
 	r := fake(t, srfake.WithAuth("Basic dTpw")) // u:p
 	file := filepath.Join(t.TempDir(), "password")
 	c := client(t, Config{URLs: []string{r.URL()}, Username: "u", PasswordFile: file})
-	c.Produce()
+	c.Produce(true)
 	for password, fine := range map[string]bool{"wrong": false, "p": true} {
 		if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
 			t.Fatal(err)

@@ -30,8 +30,9 @@ type Config struct {
 	Kafka   sink.Config // its DeadLetters is the dead letter topic
 	Parking string      // the topic of parked events
 	Router  *router.Router
+	Produce func(writes bool) // before the Router makes records: whether they are written
 	// Consumers says that the dead letter topic is one of consumers (inbox/consumer). Then the commands take the events of every
-	// consumer group, and need no Name, Database, Parking and Router.
+	// consumer group, and need no Name, Database, Parking, Router and Produce.
 	Consumers bool
 	Version   string // of walpost, for the letters
 	// Say tells the user something in one line. Progress says how far a step is.

@@ -77,6 +77,7 @@ func (t *Topics) Retry(ctx context.Context, selected []*Event, opts RetryOptions
 	}
 	if !t.Consumers {
 		t.Router.SetRunID(runID())
+		t.Produce(!opts.DryRun)
 	}
 	var keys keySearch
 	if err := t.foresee(ctx, events, &opts, report, &keys); err != nil {

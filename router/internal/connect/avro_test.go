@@ -23,7 +23,7 @@ func (r *schemaIDs) SchemaID(subject, schema, _ string, _, _ bool) (uint32, erro
 		return 0, r.err
 	}
 	r.subjects, r.texts = append(r.subjects, subject), append(r.texts, schema)
-	return uint32(len(r.texts) - 1), nil
+	return uint32(len(r.texts)), nil
 }
 
 // TestAvroIsReadByAnotherImplementation: the schemas are valid, and the bytes are values of them.
@@ -45,7 +45,7 @@ func TestAvroIsReadByAnotherImplementation(t *testing.T) {
 		if null {
 			continue
 		}
-		text := ids.texts[enc.BigEndian.Uint32(b[1:])]
+		text := ids.texts[enc.BigEndian.Uint32(b[1:])-1]
 		if strings.Contains(text, `"default":"NaN"`) || strings.Contains(text, `Infinity"`) ||
 			strings.Contains(text, `"scale":-`) { // Java writes them, and this library does not take them
 			continue
@@ -129,6 +129,22 @@ func TestAvroAsksOnce(t *testing.T) {
 		t.Errorf("asked %d times", len(ids.texts))
 	}
 }
+
+// A schema that has no id yet gets one later.
+func TestTheID0IsNotRemembered(t *testing.T) {
+	ids := &laterIDs{}
+	c, s := NewAvro(RegistryOptions{Registry: ids, Subjects: "topic"}), &Schema{Type: String}
+	for want := range 3 {
+		ids.id = uint32(want)
+		if b, _, err := c.AppendText(nil, "a", s, []byte("x")); err != nil || b[4] != byte(min(want, 1)) {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+}
+
+type laterIDs struct{ id uint32 }
+
+func (r *laterIDs) SchemaID(string, string, string, bool, bool) (uint32, error) { return r.id, nil }
 
 // TestConvertersWithARegistryNeedNoMemory: an event costs nothing but the place of its bytes.
 func TestConvertersWithARegistryNeedNoMemory(t *testing.T) {

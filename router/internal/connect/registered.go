@@ -17,7 +17,8 @@ type RegistryOptions struct {
 
 // A Registry knows the ids of schemas. A converter asks it once for each topic and schema.
 type Registry interface {
-	// SchemaID has the format of the schema as the registry names it: AVRO, JSON or PROTOBUF.
+	// SchemaID has the format of the schema as the registry names it: AVRO, JSON or PROTOBUF. The id 0 stands for a schema that has none
+	// yet: a converter asks again for the next value.
 	SchemaID(subject, schema, format string, register, latest bool) (uint32, error)
 }
 
@@ -75,7 +76,9 @@ func (c *registered) frame(dst []byte, topic string, a *registeredSchema) ([]byt
 		if len(a.ids) >= keptSchemas {
 			clear(a.ids)
 		}
-		a.ids[strings.Clone(topic)] = id
+		if id != 0 {
+			a.ids[strings.Clone(topic)] = id
+		}
 	}
 	return enc.BigEndian.AppendUint32(append(dst, 0), id), nil
 }

@@ -48,7 +48,7 @@ func (c *registryConverter) ours(s *Schema, v any) []answer {
 		case names:
 			b = []byte(ids.subjects[0])
 		default:
-			b = append([]byte(ids.texts[enc.BigEndian.Uint32(b[1:])]+" "), b[5:]...)
+			b = append([]byte(ids.texts[enc.BigEndian.Uint32(b[1:])-1]+" "), b[5:]...)
 		}
 		as = append(as, answerOf(b, null, err))
 	}
