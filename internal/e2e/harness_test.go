@@ -351,15 +351,14 @@ func (s *setting) settle(w *watch, limit time.Duration) ledger.Report {
 	}
 	limit = max(limit, patience)
 	for give, before := time.Now().Add(limit), -1; time.Now().Before(give); {
-		from := time.Now()
 		missing := w.ledger.Missing()
 		if missing == 0 {
 			break
 		}
 		if missing != before {
-			give, before = from.Add(limit), missing
+			give, before = time.Now().Add(limit), missing
 		}
-		time.Sleep(max(100*time.Millisecond, 5*time.Since(from))) // looking holds up the consumer
+		time.Sleep(100 * time.Millisecond)
 	}
 	time.Sleep(500 * time.Millisecond) // for what comes too much
 	rep := w.ledger.Check()

@@ -24,6 +24,7 @@ type Ledger struct {
 	mu        sync.Mutex
 	committed map[string]entry
 	seen      map[string]sighting
+	missing   int // committed and not seen
 	parts     map[partition]*run
 	keys      map[topicKey]int32
 	seed      maphash.Seed
@@ -107,7 +108,8 @@ func New() *Ledger {
 func (l *Ledger) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.committed, l.seen, l.parts, l.keys, l.rep = map[string]entry{}, map[string]sighting{}, map[partition]*run{}, map[topicKey]int32{}, Report{}
+	l.committed, l.seen, l.parts, l.keys = map[string]entry{}, map[string]sighting{}, map[partition]*run{}, map[topicKey]int32{}
+	l.missing, l.rep = 0, Report{}
 }
 
 // Commit enters a committed event: its id, its key, and its number n among the events of that key,
@@ -115,6 +117,11 @@ func (l *Ledger) Reset() {
 func (l *Ledger) Commit(id, key string, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if _, again := l.committed[id]; !again {
+		if _, ok := l.seen[id]; !ok {
+			l.missing++
+		}
+	}
 	l.committed[id] = entry{key: l.hash([]byte(key)), n: n}
 }
 
@@ -154,6 +161,9 @@ func (l *Ledger) Observe(r Record) {
 			l.rep.note(&l.rep.Scattered, "new event %s on %s/%d in the middle of a re-run: %d of %d replayed", r.ID, r.Topic, r.Partition, ru.next, len(ru.first))
 		}
 		l.seen[r.ID] = sighting{index: len(ru.first), sum: sum, part: p}
+		if _, ok := l.committed[r.ID]; ok {
+			l.missing--
+		}
 		ru.first = append(ru.first, r.ID)
 		if !late {
 			ru.next = len(ru.first)
@@ -199,13 +209,7 @@ func (l *Ledger) Seen(ids ...string) (n int) {
 func (l *Ledger) Missing() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := 0
-	for id := range l.committed {
-		if _, ok := l.seen[id]; !ok {
-			n++
-		}
-	}
-	return n
+	return l.missing
 }
 
 // Check compares everything that was entered.

@@ -63,3 +63,27 @@ func TestWhatHasArrivedIsCountedBeforeTheCheck(t *testing.T) {
 		t.Errorf("%d records, %d duplicates, %d events seen; want 3, 1 and 2", records, duplicates, seen)
 	}
 }
+
+// A commit may be entered again, and after its record. Check counts what is lost by itself.
+func TestWhatIsMissingIsCounted(t *testing.T) {
+	l := New()
+	missing := func(want int) {
+		t.Helper()
+		if got, lost := l.Missing(), l.Check().Lost; got != want || lost != want {
+			t.Errorf("%d are missing, and %d lost; want %d", got, lost, want)
+		}
+	}
+	l.Observe(Record{Topic: "t", ID: "early"})
+	l.Observe(Record{Topic: "t", ID: "invented"})
+	for _, id := range []string{"early", "a", "b", "a"} {
+		l.Commit(id, "key", 1)
+	}
+	missing(2)
+	l.Observe(Record{Topic: "t", ID: "a"})
+	l.Observe(Record{Topic: "t", ID: "a"})
+	missing(1)
+	l.Commit("a", "key", 1)
+	missing(1)
+	l.Reset()
+	missing(0)
+}
