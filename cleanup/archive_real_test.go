@@ -65,7 +65,7 @@ func TestAnArchiveThatDoesNotFitStopsTheCleanup(t *testing.T) {
 		"no archive":       {"DROP TABLE outbox_archive", archiveTable, "archive table public.outbox_archive does not exist"},
 		"a new column":     {"ALTER TABLE outbox ADD COLUMN extra numeric(10,2)", "ALTER TABLE outbox_archive ADD COLUMN extra numeric(10,2)", "it needs extra numeric(10,2) as in public.outbox"},
 		"another type":     {"ALTER TABLE outbox_archive ALTER id TYPE bigint", "ALTER TABLE outbox_archive ALTER id TYPE int", "it needs id integer"},
-		"a column of NULL": {"ALTER TABLE outbox_archive ADD COLUMN who text NOT NULL", "ALTER TABLE outbox_archive ALTER who DROP NOT NULL", "who may not be NULL"},
+		"a column of NULL": {"ALTER TABLE outbox_archive ADD COLUMN who text NOT NULL", "ALTER TABLE outbox_archive ALTER who DROP NOT NULL", "who is NOT NULL there"},
 		"in the publication": {
 			"ALTER PUBLICATION pub ADD TABLE outbox_archive", "ALTER PUBLICATION pub DROP TABLE outbox_archive",
 			"is published (outbox_archive)",

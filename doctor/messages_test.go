@@ -32,7 +32,7 @@ func TestWhoMayWriteMessagesIsSaid(t *testing.T) {
 				w.exec(strings.ReplaceAll(string(sql), "<the application's role>", "CURRENT_USER"))
 			}
 		}
-		if found := find(); found.Verdict != OK || !strings.Contains(found.Why, "are lost too") {
+		if found := find(); found.Verdict != OK || !strings.Contains(found.Why, "so are its undelivered messages") {
 			t.Errorf("after the fix: %+v", found)
 		}
 	})

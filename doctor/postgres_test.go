@@ -140,7 +140,7 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 			role := w.restricted()
 			w.wantDetails(w.heals(archive), "FAIL archive table public.outbox_archive does not exist")
 			w.exec("REVOKE ALL ON outbox_archive FROM "+role, `ALTER TABLE outbox ADD COLUMN "New One" varchar(7)`, "ALTER TABLE outbox_archive ADD COLUMN who int NOT NULL")
-			w.wantDetails(w.heals(archive), `it needs "New One" character varying(7) as in public.outbox`, "who may not be NULL there", "archive table public.outbox_archive may not be written by role "+role)
+			w.wantDetails(w.heals(archive), `it needs "New One" character varying(7) as in public.outbox`, "who is NOT NULL there", "archive table public.outbox_archive may not be written by role "+role)
 			w.exec("CREATE PUBLICATION " + w.cfg.Publication + " FOR TABLE outbox, outbox_archive")
 			if f := named(w.examine(), archive); f == nil || f.Verdict != Fail || !strings.Contains(f.Why, "Postgres would send each archived row to walpost again") {
 				t.Errorf("published: %+v", f)

@@ -190,11 +190,13 @@ func (s *Kafka) search(topics []string) {
 // ended says only that the next one tells more.
 func (s *Kafka) unreachable(err error) error {
 	if s.answered.Load() {
-		ended := kgo.IsRetryableBrokerErr(err)
-		if errors.As(err, new(*kgo.ErrFirstReadEOF)) {
-			err, ended = errClosed, true
-		}
-		if ended && s.dials.Last() == nil {
+		closed, why := new(*kgo.ErrFirstReadEOF), s.dials.Last()
+		switch {
+		case errors.As(why, closed), why == nil && errors.As(err, closed):
+			return fmt.Errorf("brokers %v: %w", s.cfg.Brokers, passing{errClosed})
+		case errors.As(err, closed):
+			err = errClosed
+		case why == nil && kgo.IsRetryableBrokerErr(err):
 			err = passing{err}
 		}
 	}

@@ -456,6 +456,10 @@ func TestAClosedConnectionIsNoMissingTLSOnceBrokersHaveAnswered(t *testing.T) {
 			t.Errorf("%v: %v, cause %v", err, why, cause)
 		}
 	}
+	to.s.dials.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, &kgo.ErrFirstReadEOF{}) // which the dial may have met, too
+	if why := to.s.unreachable(io.EOF); !errors.Is(why, errClosed) || strings.Contains(why.Error(), "TLS") || !errors.As(why, &cause) || cause.CauseKnown() {
+		t.Errorf("in the dial: %v", why)
+	}
 	refused := errors.New("connection refused") // the dialer's own error is a cause
 	to.s.dials.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, refused)
 	for _, err := range []error{eof, io.EOF} {

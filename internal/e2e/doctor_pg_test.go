@@ -124,7 +124,7 @@ func TestCheckFollowsASlotToItsStandby(t *testing.T) {
 			pg.Exec(t, primary, shop.Schema, "CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert')",
 				"SELECT pg_create_logical_replication_slot('walpost', 'pgoutput', false, false, true)")
 			d := &doctor{T: t, source: ", failover: true"}
-			d.about(primary, waits, "warn", "no standby of this server reads a slot of its own")
+			d.about(primary, waits, "warn", "no standby of this server reads from its own physical slot")
 
 			sb := pg.Standby(t)
 			standby := sb.DSN("shop") + "&target_session_attrs=any"
@@ -171,7 +171,7 @@ func TestCheckFollowsASlotToItsStandby(t *testing.T) {
 			pg.Exec(t, primary, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_type = 'physical'")
 			_, fix, _ := strings.Cut(d.about(primary, waits, "FAIL", "which is not a physical slot").Fix, "remove the slot from the setting: ")
 			run(pg, fix)
-			d.about(primary, waits, "warn", "no standby of this server reads a slot of its own")
+			d.about(primary, waits, "warn", "no standby of this server reads from its own physical slot")
 		})
 	}
 }

@@ -156,7 +156,7 @@ func TestMessagesWithoutATable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, sentence, _ := strings.Cut(string(page), "\n### The commands\n\nWithout `source.table`, ")
+	_, sentence, _ := strings.Cut(string(page), "\n### The commands\n\nIf `source.table` isn't set, ")
 	sentence, _, _ = strings.Cut(sentence, "(exit code 2)")
 	documented := map[string]bool{}
 	for _, command := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(sentence, -1) {

@@ -57,7 +57,7 @@ func TestARowFilterHoldsForTheStreamAndTheTable(t *testing.T) {
 			if !strings.Contains(r.log.String(), "has a row filter for public.outbox") {
 				t.Error("the start does not log the filter")
 			}
-			if code, out := w.command("explain", "--id", not[0]); code != 1 || !strings.Contains(out, "the row filter of the publication leaves the row out: only rows with (aggregate_id <> 'k3'::text)") {
+			if code, out := w.command("explain", "--id", not[0]); code != 1 || !strings.Contains(out, "the publication's row filter leaves the row out: only rows that match (aggregate_id <> 'k3'::text)") {
 				t.Errorf("explain: code %d\n%s", code, out)
 			}
 			// What was written while the table was not published is recovered by the same filter.

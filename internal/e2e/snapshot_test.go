@@ -312,7 +312,7 @@ halt_linger: 0s`, s.name, s.dsn, tables, s.source, s.prefix, strings.Join(s.brok
 	w.more(t, time.Minute, 300)
 	r.stopsClean()
 	r = start("public.other")
-	if code := r.wait(time.Minute); code != 2 || !strings.Contains(r.log.String(), "table public.outbox is not among source.tables any more, and its snapshot is not finished") {
+	if code := r.wait(time.Minute); code != 2 || !strings.Contains(r.log.String(), "table public.outbox is no longer in source.tables, but its snapshot is not finished") {
 		t.Errorf("without the table that was begun: exit code %d\n%s", code, r.log)
 	}
 	r = start("public.other, public.outbox")
