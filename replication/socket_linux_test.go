@@ -100,6 +100,46 @@ func TestABufferIsSmallWithinAHost(t *testing.T) {
 	t.Fatal("this host is never near")
 }
 
+// A buffer of a fixed size overflows while nobody reads, and the server's acknowledgements of statuses are lost with what it sends.
+func TestABufferMayGrowWhileNobodyReads(t *testing.T) {
+	ours, theirs := tcpPair(t)
+	s := newTCPSocket(ours)
+	s.small, s.wide = true, true // however far away it seems
+	fixed := func() (fixed bool) {
+		s.control(func(fd uintptr) {
+			lock, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK)
+			if err != nil {
+				t.Skip("the kernel has no SO_BUF_LOCK (Linux before 5.14), so walpost fixes no buffer:", err)
+			}
+			fixed = lock&unix.SOCK_RCVBUF_LOCK != 0
+		})
+		return fixed
+	}
+	size := func() (bytes int) {
+		s.control(func(fd uintptr) { bytes, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF) })
+		return bytes
+	}
+	w := newWire(ours)
+	w.socket = s
+	for range 2 {
+		if _, err := theirs.Write([]byte{'k'}); err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		if err := w.fill(t.Context(), now, now.Add(10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if !fixed() {
+			t.Error("while walpost reads, the buffer grows")
+		}
+		narrow := size()
+		s.resting()
+		if fixed() || size() <= narrow {
+			t.Error("while nobody reads, it can't")
+		}
+	}
+}
+
 // The end of a connection wakes a reader, too.
 func TestARaisedSocketEnds(t *testing.T) {
 	ours, theirs := tcpPair(t)

@@ -9,6 +9,8 @@ type tcpSocket struct{}
 
 func newTCPSocket(net.Conn) *tcpSocket { return nil }
 
+func (*tcpSocket) reading()     {}
+func (*tcpSocket) resting()     {}
 func (*tcpSocket) raise()       {}
 func (*tcpSocket) lower()       {}
 func (*tcpSocket) waiting() int { return 0 }

@@ -53,6 +53,9 @@ const (
 	drainFrom = 8 << 10
 	// resumedAfter is how long nobody must have read for silence to be counted anew.
 	resumedAfter = time.Second
+	// restsAfter is how long nobody must have read for a status to give the socket more room: less than the first wait after which the
+	// server's kernel sends again what was dropped, for each wait is twice the one before.
+	restsAfter = 100 * time.Millisecond
 )
 
 func newWire(conn net.Conn) *wire {
@@ -122,6 +125,7 @@ func (w *wire) fill(ctx context.Context, now, deadline time.Time) error {
 	w.w += n
 	w.read = time.Now()
 	if n > 0 {
+		w.socket.reading()
 		w.heard = w.read
 		return nil // an error comes again
 	}
