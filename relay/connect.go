@@ -146,7 +146,10 @@ func (c *connector) refused(ctx context.Context, err error) error {
 
 // changed says why what was received before does not fit the session of a, and "" if it fits.
 func (c *connector) changed(a *attempt) string {
+	s, streams := c.l.phase.(*streaming)
 	switch {
+	case streams && s.fresh:
+		return "the source did not send the same events again"
 	case a.gap:
 		return "a gap was accepted"
 	case a.fenced:
@@ -188,7 +191,7 @@ func (c *connector) install(ctx context.Context, a *attempt) error {
 	c.l.to(opens, "taking up the work of the session before")
 	c.skipping.Take(&a.Stored, c.names().Readable)
 	c.router.SetRunID(a.Rec.RunID)
-	if s, ok := c.l.phase.(*streaming); ok && c.begun && why == "" && !s.fresh && a.Rec.Copy == nil {
+	if _, ok := c.l.phase.(*streaming); ok && c.begun && why == "" && a.Rec.Copy == nil {
 		c.checkpointer.frozen = false // what is in flight stays, and a stop saves it, even if the topic can't be opened
 	}
 	if err := c.l.parker.openTopic(ctx, why); err != nil || c.sess == nil || c.l.parker.on() && !c.l.parker.opened {

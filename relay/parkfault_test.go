@@ -2,6 +2,8 @@ package relay
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,6 +157,77 @@ func TestAReleaseAboveTheLimitWaitsForWhatComesAgain(t *testing.T) {
 		w.retry(anyKey)
 		time.Sleep(time.Minute)
 		t.Log(w.twice(), w.byKey["k"][0].id, w.byKey["k"][1].id, w.byKey["k"][2].id, "first", w.count[k1.id], "second", w.count[w.byKey["k"][1].id])
+		r.stopped(t, time.Second)
+	})
+}
+
+// Above the limit, a failover takes the process back to its checkpoint. What is parked is not released before the earlier events of its
+// key that come again: a consumer would be left with one of those as the newest.
+func TestAReleaseWaitsForWhatAFailoverRepeats(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.clean = false
+		cfg := w.parking()
+		cfg.Poison.ParkLimit = parking.Limit{Keys: 1000, Events: 1}
+		r := w.anchored(t, cfg)
+		w.do(func() { w.hold = w.commitLocked([]string{"x"}).rows[0].id }) // so the checkpoint stays before it
+		first := w.commit("k").rows[0]
+		w.want(t, time.Minute, "the first event of k arrives", func() bool { return w.count[first.id] == 1 })
+		w.do(func() { w.poison[w.commitLocked([]string{"k", "k"}).rows[0].id] = true })
+		w.want(t, time.Minute, "k is parked", func() bool { return w.park.events() == 2 })
+		w.mend()
+		w.retry(anyKey)
+		time.Sleep(2 * time.Second) // nothing is released while x is in flight
+		w.failOver(w.rng, false)
+		w.want(t, time.Minute, "the next session waits for what is in flight", func() bool {
+			return w.newest().Epoch == 2 && r.relay.Status().Parked.Events == 2 && strings.Contains(r.logs.String(), "starting over")
+		})
+		w.do(func() { w.hold, w.unanswered, w.park.slow = "", true, true }) // nothing can be read, and no result of a release be written
+		time.Sleep(5 * time.Second)
+		w.do(func() { w.unanswered = false })
+		w.want(t, time.Minute, "the first event of k comes again", func() bool { return w.count[first.id] == 2 })
+		w.do(func() { w.park.slow = false })
+		w.want(t, time.Minute, "k is released", func() bool { return w.park.events() == 0 && w.id.SlotFound.Confirmed == w.pos })
+		if got, want := look(w, &w.landed)["k"], []int{0, 0, 1, 2}; !slices.Equal(got, want) {
+			t.Errorf("the events of k arrived as %v, not as %v", got, want)
+		}
+		r.stopped(t, time.Second)
+	})
+}
+
+// Nor is it if the source makes the process start over, and the release has begun before.
+func TestAReleaseGoesBackWhereASourceDoesNotRepeatItself(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.clean = false
+		cfg := w.parking()
+		cfg.Poison.ParkLimit = parking.Limit{Keys: 1000, Events: 2}
+		cfg.Window.Events = 100 // the checkpoint covers no part of the transaction
+		r := w.anchored(t, cfg)
+		var tx *txn
+		w.do(func() {
+			tx = w.commitLocked([]string{"k", "k", "k", "j"})
+			w.unrouted[tx.rows[1].id], w.unrouted[tx.rows[3].id] = true, true
+		})
+		w.want(t, time.Minute, "the limit is reached within a transaction", func() bool { return w.park.events() == 3 && w.count[tx.rows[0].id] == 1 })
+		w.mend()
+		w.do(func() { w.hold = tx.rows[1].id })
+		w.retry(func(key parking.Key) bool { return key.Key == "k" })
+		w.want(t, time.Minute, "the release of k has begun", func() bool { return r.sink.sent() == 4 })
+		w.do(func() { w.strays[1] = true })
+		w.cut(errNet)
+		w.want(t, time.Minute, "the next session", func() bool { return w.newest().Epoch == 2 })
+		w.do(func() { // so that there is room, and the transaction is read again
+			w.slowOpen = time.Second
+			j := w.park.entry(w.park.tokens[tx.rows[3].id])
+			w.landParked(parking.DropRequest(parkTopic, "shop", j, "a test", time.Now()))
+		})
+		w.want(t, time.Minute, "noticed", func() bool { return strings.Contains(r.logs.String(), "did not send again") })
+		w.do(func() { clear(w.strays) })
+		w.want(t, time.Minute, "the first event of k is sent again", func() bool { return r.sink.sent() == 5 })
+		w.do(func() { w.hold = "" })
+		w.want(t, time.Minute, "k is released", func() bool { return w.park.events() == 0 && w.id.SlotFound.Confirmed == w.pos })
+		if got, want := look(w, &w.landed)["k"], []int{0, 1, 0, 1, 2}; !slices.Equal(got, want) {
+			t.Errorf("the events of k arrived as %v, not as %v", got, want)
+		}
 		r.stopped(t, time.Second)
 	})
 }

@@ -28,8 +28,9 @@ type opening struct {
 }
 
 // openTopic makes this process the only writer of the topic, and reads what is parked. why is not ""
-// if another process may have held the slot since this one opened the topic. The record of the session
-// names the place to read from, so it is newer than everything that was deleted.
+// if another process may have held the slot since this one opened the topic, or if the phase starts over at
+// the checkpoint. The record of the session names the place to read from, so it is newer than everything
+// that was deleted.
 func (p *parker) openTopic(ctx context.Context, why string) error {
 	anchor := p.checkpointer.durable.Parking
 	switch needed := p.cfg.Poison.Policies.Park() || anchor != nil && anchor.Open > 0; {
@@ -101,9 +102,10 @@ func (p *parker) reopen(ctx context.Context) error {
 	return nil
 }
 
-// reset forgets what was parked, because another process may have changed it.
+// reset forgets what was parked, because another process may have changed it. The flight is over too. So what it
+// has read no longer tells which events may be released: they come again.
 func (p *parker) reset() {
-	p.void, p.parkingRead = true, parkingRead{}
+	p.parkingFlight, p.parkingRead = parkingFlight{void: true}, parkingRead{}
 	if !p.on() {
 		p.Releaser = &release.Releaser{
 			Sink: p.sink, Route: p.router.Route, Log: p.log, Read: p.cfg.Parking.Read, Write: p.write,

@@ -49,9 +49,6 @@ func (l *loop) newStreaming(next *checkpoint.Next) *streaming {
 }
 
 func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
-	if s.fresh {
-		why = "the source did not send the same events again"
-	}
 	switch {
 	case a.Rec.Copy != nil:
 		return s.l.resumeCopy(ctx, a, nil)

@@ -39,7 +39,8 @@
 //
 // Above delivery.park_limit the loop reads nothing more and waits. Nothing is in flight then, so releases and
 // drops may also take events of the transaction that is read in part. A crash repeats these from the beginning
-// of the transaction.
+// of the transaction. So does a session that starts over at the checkpoint: the rounds that have begun are void,
+// and what was read before it says no more which events a release may take.
 //
 // A table is known by its OID while something of it is parked, so a rename changes nothing. The key may have
 // records in other topics; what was sent before a refusal is delivered normally. Rows of the table have no place
