@@ -165,7 +165,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // runLoop runs the loop, with the ids of schemas.
 func (r *Relay) runLoop(ctx context.Context, loop *relay.Relay) error {
 	if r.schemas != nil {
-		defer r.schemas.Deliver(ctx)()
+		defer r.schemas.Deliver(ctx, r.cfg.Logger)()
 	}
 	return loop.Run(ctx)
 }

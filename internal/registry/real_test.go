@@ -4,6 +4,7 @@ package registry
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func TestAnIncompatibleSchemaWaitsForAPerson(t *testing.T) {
 		}
 	}
 	c := client(t, Config{URLs: []string{url}})
-	defer c.Deliver(t.Context())()
+	defer c.Deliver(t.Context(), slog.New(slog.DiscardHandler))()
 	first := answer(t, c, text, true, false)
 	if again := answer(t, c, text, true, false); again != first {
 		t.Errorf("ids %d and %d", first, again)

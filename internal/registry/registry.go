@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -35,6 +36,7 @@ type Client struct {
 	missing  map[question]bool // what a Client that only looks need not ask again: converters don't remember the id 0
 
 	background context.Context // nil: SchemaID waits for the answer
+	log        *slog.Logger    // with background
 	pending    map[question]*Pending
 	latests    map[string]*latest // by subject
 	asking     sync.WaitGroup
@@ -79,9 +81,11 @@ func (c *Client) Produce(writes bool) {
 }
 
 // Deliver is Produce for a loop that must not wait: SchemaID returns a *Pending at once, and asks in the
-// background until it has an answer or ctx ends. The caller must call the function that Deliver returns.
-func (c *Client) Deliver(ctx context.Context) (stop func()) {
+// background until it has an answer or ctx ends. log gets what nothing waits for. The caller must call the function that Deliver
+// returns.
+func (c *Client) Deliver(ctx context.Context, log *slog.Logger) (stop func()) {
 	c.Produce(true)
+	c.log = log
 	var end context.CancelFunc
 	c.background, end = context.WithCancel(ctx)
 	return func() {

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -91,7 +92,7 @@ func TestARegistryThatIsDownIsWaitedFor(t *testing.T) {
 		}
 	})
 	c := client(t, Config{URLs: []string{r.URL()}})
-	defer c.Deliver(t.Context())()
+	defer c.Deliver(t.Context(), slog.New(slog.DiscardHandler))()
 	_, err := c.SchemaID("orders-value", text, "AVRO", true, false)
 	waitsForALeader(t, err)
 	close(down)
@@ -102,7 +103,7 @@ func TestARegistryThatIsDownIsWaitedFor(t *testing.T) {
 
 func TestAStopEndsTheWait(t *testing.T) {
 	c := client(t, Config{URLs: []string{"http://127.0.0.1:1"}})
-	stop := c.Deliver(t.Context())
+	stop := c.Deliver(t.Context(), slog.New(slog.DiscardHandler))
 	if _, err := c.SchemaID("orders-value", text, "AVRO", true, false); fault.Awaits(err) == nil {
 		t.Fatal(err)
 	}

@@ -140,11 +140,18 @@ func (c *Client) renew(subject string, l *latest) error {
 		}
 		return nil
 	}
-	known := l.document
+	known, told := l.document, false
 	l.pending = c.begin(subject, func(ctx context.Context) error {
 		found, err := c.document(ctx, subject, known.id)
 		if l.next = known; found.schema != nil {
 			l.next = found
+		}
+		switch silent := known.schema != nil; { // without a former version, the relay waits, and logs why
+		case silent && err != nil && !told && ctx.Err() == nil:
+			told = true
+			c.log.Warn("latest schema is not known: events are checked with the former one", "subject", subject, "version", known.version, "err", err)
+		case told && err == nil:
+			c.log.Info("latest schema is known again", "subject", subject)
 		}
 		return err
 	})

@@ -1,8 +1,11 @@
 package registry
 
 import (
+	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,7 +55,7 @@ func TestWhatDoesNotFitHasAPath(t *testing.T) {
 	for _, delivers := range []bool{false, true} {
 		c := client(t, Config{URLs: []string{r.URL()}})
 		if delivers {
-			defer c.Deliver(t.Context())()
+			defer c.Deliver(t.Context(), slog.New(slog.DiscardHandler))()
 		}
 		for _, of := range []struct{ text, path, why string }{
 			{`{"n":1,"lines":[{"sku/code":"a","qty":null,"unit":"kg"}]}`, "", ""},
@@ -77,7 +80,7 @@ func TestWhatDoesNotFitHasAPath(t *testing.T) {
 func TestADocumentIsNotRefusedByAVersionThatWasReplaced(t *testing.T) {
 	r := orders(t)
 	c := client(t, Config{URLs: []string{r.URL()}})
-	defer c.Deliver(t.Context())()
+	defer c.Deliver(t.Context(), slog.New(slog.DiscardHandler))()
 	const wide = `{"n":1,"m":2}`
 	if _, why := validated(t, c, wide); why == "" {
 		t.Error("it fits version 1")
@@ -91,16 +94,35 @@ func TestADocumentIsNotRefusedByAVersionThatWasReplaced(t *testing.T) {
 	}
 }
 
+// logs are written by one goroutine and read by another.
+type logs struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // While the registry is down, what is known goes on, and what does not fit waits.
 func TestTheLatestVersionIsAskedForEachMinute(t *testing.T) {
 	r := orders(t)
-	asked, down := 0, false
+	var asked int
+	var down atomic.Bool
 	r.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
 		asked++
-		if down {
+		if down.Load() {
 			http.Error(w, "no leader", http.StatusServiceUnavailable)
 		}
-		return down
+		return down.Load()
 	})
 	c := client(t, Config{URLs: []string{r.URL()}})
 	for range 3 {
@@ -121,15 +143,26 @@ func TestTheLatestVersionIsAskedForEachMinute(t *testing.T) {
 		t.Error(why)
 	}
 
-	down = true
-	stop := c.Deliver(t.Context())
-	defer stop()
+	down.Store(true)
+	var logs logs
+	defer c.Deliver(t.Context(), slog.New(slog.NewTextHandler(&logs, nil)))()
 	c.latests["orders-value"].asked = time.Time{}
 	if _, why, err := c.Validate("orders-value", []byte(`7`)); why != "" || err != nil {
 		t.Errorf("%q, %v", why, err)
 	}
 	_, _, err := c.Validate("orders-value", []byte(`8`))
 	waitsForALeader(t, err)
+	const unknown = `msg="latest schema is not known: events are checked with the former one" subject=orders-value version=3 err=`
+	if n := strings.Count(logs.String(), unknown); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, logs.String())
+	}
+	down.Store(false)
+	for pending := fault.Awaits(err); !pending.Ready(); {
+		time.Sleep(time.Millisecond)
+	}
+	if !strings.Contains(logs.String(), "latest schema is known again") {
+		t.Errorf("not logged:\n%s", logs.String())
+	}
 }
 
 func TestASchemaThatCannotBeUsedIsWaitedFor(t *testing.T) {
