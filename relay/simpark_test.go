@@ -38,7 +38,7 @@ func (w *world) isParked(r *row) bool {
 }
 
 // judgeContiguous sees to it that what a process sends of one key goes on where it was, or goes back: a repeated event must be
-// followed by all that came after it.
+// followed by all that came after it. Only a former holder may leave out what the present one has released.
 func (w *world) judgeContiguous(p *proc, rec *cdc.Record) {
 	r := w.byID[rec.EventID]
 	if !w.parks || r == nil || p.dead || rec.Topic == parkTopic || rec.Topic == deadTopic {
@@ -52,7 +52,7 @@ func (w *world) judgeContiguous(p *proc, rec *cdc.Record) {
 	}
 	if last, ok := p.sentLast[r.key]; ok {
 		for i := last + 1; i < r.index; i++ {
-			if between := w.byKey[r.key][i]; !w.mayMiss(between) && !w.given(between) {
+			if between := w.byKey[r.key][i]; !w.mayMiss(between) && !w.given(between) && !(w.former(p) && w.released(between)) {
 				w.fail("process %d sent event %d (%s) of key %s behind event %d, and not %s between them", w.number(p), r.index, r.id, r.key, last, between.id)
 				break
 			}
@@ -61,13 +61,25 @@ func (w *world) judgeContiguous(p *proc, rec *cdc.Record) {
 	p.sentLast[r.key] = r.index
 }
 
+// former reports whether another process has taken the slot since p did. p may not know that yet, and deliver parked events behind those
+// that the topic says the other one has released.
+func (w *world) former(p *proc) bool {
+	rec := w.newest()
+	return rec != nil && w.writers[rec.HolderKey()] != p
+}
+
+// released reports whether the topic says that a parked event is delivered.
+func (w *world) released(r *row) bool { return w.closedAs(r, deadletter.Released) }
+
 // given reports whether a person gave an event up.
-func (w *world) given(r *row) bool {
+func (w *world) given(r *row) bool { return w.closedAs(r, deadletter.Dropped) }
+
+func (w *world) closedAs(r *row, state deadletter.State) bool {
 	if w.park == nil {
 		return false
 	}
 	e := w.park.entry(w.park.tokens[r.id])
-	return e != nil && e.State == deadletter.Dropped
+	return e != nil && e.State == state
 }
 
 // retry is walpost dead retry for the keys that ok names. It returns how many those are.
