@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/avro"
@@ -37,6 +38,7 @@ type Client struct {
 
 	background context.Context // nil: SchemaID waits for the answer
 	log        *slog.Logger    // with background
+	outdated   atomic.Int32    // subjects whose latest version is asked for in vain
 	pending    map[question]*Pending
 	latests    map[string]*latest // by subject
 	asking     sync.WaitGroup

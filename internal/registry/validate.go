@@ -140,18 +140,26 @@ func (c *Client) renew(subject string, l *latest) error {
 		}
 		return nil
 	}
-	known, told := l.document, false
+	known, failed, told := l.document, 0, false
 	l.pending = c.begin(subject, func(ctx context.Context) error {
 		found, err := c.document(ctx, subject, known.id)
 		if l.next = known; found.schema != nil {
 			l.next = found
 		}
-		switch silent := known.schema != nil; { // without a former version, the relay waits, and logs why
-		case silent && err != nil && !told && ctx.Err() == nil:
-			told = true
-			c.log.Warn("latest schema is not known: events are checked with the former one", "subject", subject, "version", known.version, "err", err)
-		case told && err == nil:
-			c.log.Info("latest schema is known again", "subject", subject)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			// Without a former version, the relay waits, and logs why. Two failures are no outage yet.
+			if failed++; failed == 3 && known.schema != nil {
+				if told = true; c.outdated.Add(1) == 1 {
+					fields := []any{"subject", subject, "version", known.version, "err", err}
+					if hint := fault.Hint(err); hint != "" {
+						fields = append(fields, "hint", hint)
+					}
+					c.log.Warn("latest schema is not known: events that fit the former one go on, and others wait", fields...)
+				}
+			}
+		case told && err == nil && c.outdated.Add(-1) == 0:
+			c.log.Info("latest schemas are known again")
 		}
 		return err
 	})
