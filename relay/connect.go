@@ -148,8 +148,6 @@ func (c *connector) refused(ctx context.Context, err error) error {
 func (c *connector) changed(a *attempt) string {
 	s, streams := c.l.phase.(*streaming)
 	switch {
-	case streams && s.fresh:
-		return "the source did not send the same events again"
 	case a.gap:
 		return "a gap was accepted"
 	case a.fenced:
@@ -160,6 +158,8 @@ func (c *connector) changed(a *attempt) string {
 		return fmt.Sprintf("the source has changed: it is on timeline %d, and was on timeline %d", a.found.Timeline, c.found.Timeline)
 	case a.found.Server < c.reached():
 		return fmt.Sprintf("the source went back from %s to %s", c.reached(), a.found.Server)
+	case streams && s.fresh:
+		return "the source did not send the same events again"
 	}
 	return ""
 }

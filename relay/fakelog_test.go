@@ -33,10 +33,11 @@ type parkWorld struct {
 	backlog *parking.Backlog          // what it says
 	closed  map[string]*parking.Entry // by token
 	tokens  map[string]string         // of the events that it has a letter of, by event id
+	by      map[string]*proc          // who released an event last, by token
 }
 
 func newParkWorld() *parkWorld {
-	p := &parkWorld{id: "a", closed: map[string]*parking.Entry{}, tokens: map[string]string{}}
+	p := &parkWorld{id: "a", closed: map[string]*parking.Entry{}, tokens: map[string]string{}, by: map[string]*proc{}}
 	p.observe()
 	return p
 }
@@ -62,8 +63,8 @@ func (p *parkWorld) end() int64 { return p.start + int64(len(p.records)) }
 // events is how many events are parked. The world is locked.
 func (p *parkWorld) events() int { return p.backlog.Counts().Events }
 
-// landParked is the arrival of a record in the topic of parked events, also of a command.
-func (w *world) landParked(rec *cdc.Record) {
+// landParked is the arrival of a record in the topic of parked events, also of a command. It returns what the record says.
+func (w *world) landParked(rec *cdc.Record) parking.Item {
 	p := w.park
 	stored := &kgo.Record{Key: rec.Key, Value: rec.Value, Offset: p.end()}
 	for _, h := range rec.Headers {
@@ -89,6 +90,7 @@ func (w *world) landParked(rec *cdc.Record) {
 	if p.backlog.Add(it); p.backlog.Problem != nil {
 		w.fail("the topic of parked events: %v", p.backlog.Problem)
 	}
+	return it
 }
 
 // A fakeLog is the topic as one process sees it, and the transactions of that process.
@@ -220,7 +222,9 @@ func (f *fakeLog) work() {
 			lies := w.park.lies && f.rng.IntN(3) == 0
 			if !lies || f.rng.IntN(2) == 0 {
 				for _, m := range batch {
-					w.landParked(m.Record)
+					if it := w.landParked(m.Record); it.Mark != nil && it.Mark.State == deadletter.Released {
+						w.park.by[it.Mark.Token] = f.p
+					}
 				}
 			}
 			if lies {

@@ -52,7 +52,7 @@ func (w *world) judgeContiguous(p *proc, rec *cdc.Record) {
 	}
 	if last, ok := p.sentLast[r.key]; ok {
 		for i := last + 1; i < r.index; i++ {
-			if between := w.byKey[r.key][i]; !w.mayMiss(between) && !w.given(between) && !(w.former(p) && w.released(between)) {
+			if between := w.byKey[r.key][i]; !w.mayMiss(between) && !w.given(between) && !w.releasedByNext(p, between) {
 				w.fail("process %d sent event %d (%s) of key %s behind event %d, and not %s between them", w.number(p), r.index, r.id, r.key, last, between.id)
 				break
 			}
@@ -61,23 +61,21 @@ func (w *world) judgeContiguous(p *proc, rec *cdc.Record) {
 	p.sentLast[r.key] = r.index
 }
 
-// former reports whether another process has taken the slot since p did. p may not know that yet, and deliver parked events behind those
-// that the topic says the other one has released.
-func (w *world) former(p *proc) bool {
+// releasedByNext reports whether another process has taken the slot since p did, and has released a parked event. p may not know the
+// first yet, and read the second in the topic.
+func (w *world) releasedByNext(p *proc, r *row) bool {
 	rec := w.newest()
-	return rec != nil && w.writers[rec.HolderKey()] != p
-}
-
-// released reports whether the topic says that a parked event is delivered.
-func (w *world) released(r *row) bool { return w.closedAs(r, deadletter.Released) }
-
-// given reports whether a person gave an event up.
-func (w *world) given(r *row) bool { return w.closedAs(r, deadletter.Dropped) }
-
-func (w *world) closedAs(r *row, state deadletter.State) bool {
-	if w.park == nil {
+	if rec == nil || w.park == nil {
 		return false
 	}
+	next, by := w.writers[rec.HolderKey()], w.park.by[w.park.tokens[r.id]]
+	return next != nil && next != p && by != nil && by != p && w.closedAs(r, deadletter.Released)
+}
+
+// given reports whether a person gave an event up.
+func (w *world) given(r *row) bool { return w.park != nil && w.closedAs(r, deadletter.Dropped) }
+
+func (w *world) closedAs(r *row, state deadletter.State) bool {
 	e := w.park.entry(w.park.tokens[r.id])
 	return e != nil && e.State == state
 }
