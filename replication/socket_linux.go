@@ -61,9 +61,9 @@ func (s *tcpSocket) reading() {
 	}
 }
 
-// resting doubles the buffer, and lets the kernel grow it further, while nobody reads. The kernel can't grow one of a fixed size, and
-// small packets take many times their size of it. When it's full of them, the kernel drops what the server sends and closes the window. Then it
-// takes no packet any more, nor the acknowledgements of our statuses: the statuses stop, and the server ends the walsender after
+// resting doubles the buffer while nobody reads, and lets the kernel grow it further. It can't grow one of a fixed size, and small
+// packets take many times their size of it. When it's full of them, the kernel drops what the server sends and closes the window. Then
+// it takes no packet any more, nor the acknowledgements of our statuses: the statuses stop, and the server ends the walsender after
 // wal_sender_timeout.
 func (s *tcpSocket) resting() {
 	if s.small && !s.wide {

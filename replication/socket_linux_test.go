@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -79,6 +80,7 @@ func TestABufferIsSmallWithinAHost(t *testing.T) {
 	for range 1000 {
 		ours, _ := tcpPair(t)
 		s := newTCPSocket(ours)
+		fixed(t, s) // or it skips the test
 		var info *unix.TCPInfo
 		var size int
 		s.control(func(fd uintptr) {
@@ -100,27 +102,36 @@ func TestABufferIsSmallWithinAHost(t *testing.T) {
 	t.Fatal("this host is never near")
 }
 
+// fixed reports whether the kernel may not grow the buffer. It skips a test of that on a kernel where walpost fixes no buffer.
+func fixed(t *testing.T, s *tcpSocket) (fixed bool) {
+	t.Helper()
+	s.control(func(fd uintptr) {
+		lock, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK)
+		if err != nil {
+			t.Skip("the kernel has no SO_BUF_LOCK (Linux before 5.14), so walpost fixes no buffer:", err)
+		}
+		fixed = lock&unix.SOCK_RCVBUF_LOCK != 0
+	})
+	return fixed
+}
+
+func bufferOf(s *tcpSocket) (bytes int) {
+	s.control(func(fd uintptr) { bytes, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF) })
+	return bytes
+}
+
+// near is the socket of a server within this host, however far away it seems.
+func near(conn net.Conn) *tcpSocket {
+	s := newTCPSocket(conn)
+	s.small, s.wide = true, true
+	return s
+}
+
 // A buffer of a fixed size overflows while nobody reads, and the server's acknowledgements of statuses are lost with what it sends.
 func TestABufferMayGrowWhileNobodyReads(t *testing.T) {
 	ours, theirs := tcpPair(t)
-	s := newTCPSocket(ours)
-	s.small, s.wide = true, true // however far away it seems
-	fixed := func() (fixed bool) {
-		s.control(func(fd uintptr) {
-			lock, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK)
-			if err != nil {
-				t.Skip("the kernel has no SO_BUF_LOCK (Linux before 5.14), so walpost fixes no buffer:", err)
-			}
-			fixed = lock&unix.SOCK_RCVBUF_LOCK != 0
-		})
-		return fixed
-	}
-	size := func() (bytes int) {
-		s.control(func(fd uintptr) { bytes, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF) })
-		return bytes
-	}
 	w := newWire(ours)
-	w.socket = s
+	w.socket = near(ours)
 	for range 2 {
 		if _, err := theirs.Write([]byte{'k'}); err != nil {
 			t.Fatal(err)
@@ -129,15 +140,41 @@ func TestABufferMayGrowWhileNobodyReads(t *testing.T) {
 		if err := w.fill(t.Context(), now, now.Add(10*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if !fixed() {
+		if !fixed(t, w.socket) {
 			t.Error("while walpost reads, the buffer grows")
 		}
-		narrow := size()
-		s.resting()
-		if fixed() || size() <= narrow {
+		narrow := bufferOf(w.socket)
+		w.socket.resting()
+		if fixed(t, w.socket) || bufferOf(w.socket) <= narrow {
 			t.Error("while nobody reads, it can't")
 		}
 	}
+}
+
+func TestAStatusFindsThatNobodyReads(t *testing.T) {
+	ours, _ := tcpPair(t)
+	socket := near(ours)
+	socket.reading()
+	if !fixed(t, socket) {
+		t.Fatal("the buffer isn't fixed")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s, w := connectFake(t, testConfig(), nil)
+		startFake(t, s, w)
+		s.wire.socket, s.wire.read = socket, time.Now()
+		for _, c := range []struct {
+			after time.Duration
+			fixed bool
+		}{{restsAfter, true}, {time.Millisecond, false}} {
+			time.Sleep(c.after)
+			if err := s.Confirm(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+			if got := fixed(t, socket); got != c.fixed {
+				t.Errorf("fixed: %t, want %t", got, c.fixed)
+			}
+		}
+	})
 }
 
 // The end of a connection wakes a reader, too.

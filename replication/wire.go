@@ -53,8 +53,8 @@ const (
 	drainFrom = 8 << 10
 	// resumedAfter is how long nobody must have read for silence to be counted anew.
 	resumedAfter = time.Second
-	// restsAfter is how long nobody must have read for a status to give the socket more room: less than the first wait after which the
-	// server's kernel sends again what was dropped, for each wait is twice the one before.
+	// restsAfter is how long nobody must have read for the next status to give the socket more room. That should be soon, because each
+	// wait of the server's kernel before it sends again what was dropped is twice the one before.
 	restsAfter = 100 * time.Millisecond
 )
 
