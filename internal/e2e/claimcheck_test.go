@@ -86,7 +86,7 @@ func TestAClaimComesAfterItsPayload(t *testing.T) {
 			insert(typ, "k", 3, 10) // small ones before, between and behind
 			insert(typ, "k", 8, large)
 			insert(typ, "k", 3, 10)
-			r := s.start()
+			r, began := s.start(), time.Now()
 			r.notReady(30*time.Second, "the store of records.claim_check")
 			if before := len(c.of("k")); before > 3 {
 				t.Fatalf("%d records came before the payloads", before)
@@ -103,7 +103,7 @@ func TestAClaimComesAfterItsPayload(t *testing.T) {
 					return n > 3
 				})
 			}
-			if n := strings.Count(r.log.String(), "delivery stalled"); n != 1 {
+			if n := strings.Count(r.log.String(), "delivery stalled"); n < 1 || n > 1+int(time.Since(began)/time.Minute) {
 				t.Errorf("%d lines about the store", n)
 			}
 			if code, out := s.command("check"); code != 1 || !strings.Contains(out, "FAIL  store: records.claim_check") {
