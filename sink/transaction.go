@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -76,9 +77,9 @@ func (s *Kafka) Fence(ctx context.Context) error {
 	tx := s.tx
 	var pause kafka.Backoff
 	latest, err := tx.coordinator.modern(ctx)
-	id := noID
+	id, before := noID, txStatus{}
 	for err == nil {
-		if id, err = tx.coordinator.initialize(ctx, noID); err == nil || kafka.Denied(err) || ctx.Err() != nil {
+		if id, err = tx.fence(ctx, latest, &before); err == nil || kafka.Denied(err) || errors.As(err, new(*LostTransaction)) || ctx.Err() != nil {
 			break
 		}
 		s.mu.Lock()

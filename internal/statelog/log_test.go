@@ -636,6 +636,9 @@ func logWaitsForAnother(t *testing.T, w *world) {
 		if err == nil || !fault.Retryable(err) || at.Next > 1 {
 			t.Fatalf("read up to %+v, %v", at, err)
 		}
+		if errors.As(err, new(*kafka.HangingTransaction)) {
+			t.Fatalf("a transaction whose producer works: %v", err)
+		}
 		return errors.Is(err, kafka.ErrOpen) && at.Next == 1
 	})
 	b.patience = 10 * time.Second

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -67,10 +68,25 @@ func (l *Log) read(ctx context.Context, from int64, stable bool, each func(*kgo.
 		return cdc.LogState{Missing: true}, nil
 	case kafka.Denied(err):
 		err = l.unreadable(err)
+	case errors.Is(err, kafka.ErrOpen):
+		err = l.fail(l.hanging(ctx, r, err))
 	default:
 		err = l.fail(l.dials.Explain(err))
 	}
 	return stateOf(r, next), err
+}
+
+// hanging explains kafka.ErrOpen: the transaction may be one that never ends.
+func (l *Log) hanging(ctx context.Context, r *kafka.Reader, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, kafka.ProbeLimit)
+	defer cancel()
+	h := kafka.Hanging(ctx, r.Client, l.Topic, r.Partition, r.Next)
+	if h == nil {
+		return err
+	}
+	return fault.WithHint(fmt.Errorf("%w: %w", err, h), fmt.Sprintf("The relay of transactional id %s ends it when it begins a session. If that relay can't, run "+
+		"kafka-transactions.sh --bootstrap-server %s abort --topic %s --partition %d --start-offset %d. Its last events may then be delivered twice.",
+		h.ID, strings.Join(l.Brokers, ","), h.Topic, h.Partition, h.Start))
 }
 
 func (l *Log) unreadable(err error) error {
