@@ -53,7 +53,7 @@ func OpenTransactions(ctx context.Context, cl *kgo.Client, topics ...string) (op
 	return open, err
 }
 
-// A HangingTransaction is open in a partition for ever: its coordinator has no such transaction. Kafka 4.3.0 and 4.3.1 leave one where a
+// A HangingTransaction is open in a partition for ever: its coordinator has no such transaction. Kafka 4.3.0 to 4.4.0 leave one where a
 // partition has no leader at the moment in which its transaction ends (KAFKA-20734): the coordinator takes the partition for deleted.
 type HangingTransaction struct {
 	OpenTransaction
