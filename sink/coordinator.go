@@ -27,10 +27,8 @@ type coordinator interface {
 	join(ctx context.Context, id producerID, all []topicPartition) ([]error, error)
 	// finish commits or aborts. next is the producer id of the next transaction.
 	finish(ctx context.Context, id producerID, commit, modern bool) (next producerID, err error)
-	// status is that of the transactional id.
-	status(ctx context.Context) (txStatus, error)
-	// open returns the open transactions of a producer id in topics. Without topics it returns what it finds in all of them, also beside an error.
-	open(ctx context.Context, id int64, topics ...string) ([]kafka.OpenTransaction, error)
+	// hangs reports whether a transaction is open in the first partition of a topic, after a call of initialize that gave the id.
+	hangs(ctx context.Context, id int64, topic string) bool
 }
 
 // transactionTimeout is how long a transaction may be open. A reader of committed records waits as long for what is behind the

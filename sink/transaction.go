@@ -77,9 +77,12 @@ func (s *Kafka) Fence(ctx context.Context) error {
 	tx := s.tx
 	var pause kafka.Backoff
 	latest, err := tx.coordinator.modern(ctx)
-	id, before := noID, txStatus{}
+	id := noID
 	for err == nil {
-		if id, err = tx.fence(ctx, latest, &before); err == nil || kafka.Denied(err) || errors.As(err, new(*LostTransaction)) || ctx.Err() != nil {
+		if id, err = tx.coordinator.initialize(ctx, noID); err == nil {
+			id, err = tx.endHanging(ctx, id, latest)
+		}
+		if err == nil || kafka.Denied(err) || errors.As(err, new(*LostTransaction)) || ctx.Err() != nil {
 			break
 		}
 		s.mu.Lock()

@@ -84,9 +84,12 @@ func (l *Log) hanging(ctx context.Context, r *kafka.Reader, err error) error {
 	if h == nil {
 		return err
 	}
-	return fault.WithHint(fmt.Errorf("%w: %w", err, h), fmt.Sprintf("The relay of transactional id %s ends it when it begins a session. If that relay can't, run "+
-		"kafka-transactions.sh --bootstrap-server %s abort --topic %s --partition %d --start-offset %d. Its last events may then be delivered twice.",
-		h.ID, strings.Join(l.Brokers, ","), h.Topic, h.Partition, h.Start))
+	abort := fmt.Sprintf("kafka-transactions.sh --bootstrap-server %s abort --topic %s --partition %d --start-offset %d", strings.Join(l.Brokers, ","), h.Topic, h.Partition, h.Start)
+	hint := fmt.Sprintf("The relay of transactional id %s ends it when it begins a session, and delivers its events again. If that relay can't, run %s.", h.ID, abort)
+	if h.ID == l.TransactionalID { // what it wrote may count as written
+		hint = fmt.Sprintf("Run %s. Then walpost verify names events that are in no topic, and walpost replay delivers them from the table.", abort)
+	}
+	return fault.WithHint(fmt.Errorf("%w: %w", err, h), hint)
 }
 
 func (l *Log) unreadable(err error) error {
