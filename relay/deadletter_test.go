@@ -33,9 +33,7 @@ func TestBadEventsGoToTheTopicOfDeadLetters(t *testing.T) {
 		r := w.start(w.buried())
 		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
 		for range 20 {
-			w.do(func() { w.stalled = true })
-			txn := w.commit("a", "!", "b", "b", "c")
-			w.do(func() { w.stalled, w.cursed[txn.rows[2].id] = false, true })
+			w.do(func() { w.cursed[w.commitLocked([]string{"a", "!", "b", "b", "c"}).rows[2].id] = true })
 			w.want(t, 10*time.Second, "done", w.allDelivered)
 		}
 		w.want(t, time.Minute, "all confirmed", func() bool { return w.id.SlotFound.Confirmed == w.pos })
