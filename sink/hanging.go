@@ -2,6 +2,9 @@ package sink
 
 import (
 	"context"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/walpost/walpost/internal/kafka"
 )
@@ -9,13 +12,8 @@ import (
 // hangs reports whether the leader has a transaction of a producer id open in the first partition of a topic. Brokers that don't answer that
 // have none.
 func (c *txClient) hangs(ctx context.Context, id int64, topic string) bool {
-	all, _ := kafka.OpenTransactions(ctx, c.cl, topic)
-	for _, o := range all {
-		if o.ProducerID == id && o.Partition == 0 {
-			return true
-		}
-	}
-	return false
+	open := kafka.OpenTransactions(ctx, c.cl, topic, 0)
+	return slices.ContainsFunc(open, func(p kadm.DescribedProducer) bool { return p.ProducerID == id })
 }
 
 // endHanging ends a transaction that Kafka has left open for ever in the topic of checkpoints, where Fence has just got id: see

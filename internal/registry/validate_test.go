@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 const (
@@ -94,24 +94,6 @@ func TestADocumentIsNotRefusedByAVersionThatWasReplaced(t *testing.T) {
 	}
 }
 
-// logs are written by one goroutine and read by another.
-type logs struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // While the registry is down, what is known goes on, and what does not fit waits.
 func TestTheLatestVersionIsAskedForEachMinute(t *testing.T) {
 	r := orders(t)
@@ -144,7 +126,7 @@ func TestTheLatestVersionIsAskedForEachMinute(t *testing.T) {
 	}
 
 	down.Store(true)
-	var logs logs
+	var logs testenv.Output
 	defer c.Deliver(t.Context(), slog.New(slog.NewTextHandler(&logs, nil)))()
 	c.latests["orders-value"].asked = time.Time{}
 	if _, why, err := c.Validate("orders-value", []byte(`7`)); why != "" || err != nil {
