@@ -40,6 +40,23 @@ func Kafka(t testing.TB) *KafkaCluster {
 	return c
 }
 
+// OptimisedKafka returns a broker for the benchmark that calls it. Its JVM compiles as one in production does; that of
+// Kafka doesn't optimise, because tests are over before it pays.
+func OptimisedKafka(b *testing.B) *KafkaCluster {
+	b.Helper()
+	kafkaJars.Need(b, "Kafka")
+	c, err := startKafka(b.Context(), 1, nil, "-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return c
+}
+
 // FakeKafka starts a broker in this process, for faults that a real one cannot show. It ends with
 // the test.
 func FakeKafka(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
@@ -86,6 +103,9 @@ func (c *KafkaCluster) Brokers() []string {
 	}
 	return all
 }
+
+// PID is the process of a node.
+func (c *KafkaCluster) PID(node int) int { return c.nodes[node-1].PID }
 
 // Data returns the folder of a node's data.
 func (c *KafkaCluster) Data(node int) string { return c.nodes[node-1].File("data") }

@@ -106,7 +106,7 @@ func (c *KafkaCluster) use(ctx context.Context) error {
 	return errors.Join(err, cl.PollFetches(ctx).Err())
 }
 
-func startKafka(ctx context.Context, nodes int, props map[string]string) (c *KafkaCluster, err error) {
+func startKafka(ctx context.Context, nodes int, props map[string]string, options ...string) (c *KafkaCluster, err error) {
 	classes, err := kafkaClasses()
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func startKafka(ctx context.Context, nodes int, props map[string]string) (c *Kaf
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	err = localpg.OnFreePorts(func() error {
-		c, err = tryKafka(ctx, nodes, props, classes)
+		c, err = tryKafka(ctx, nodes, props, append(options, classes)...)
 		return err
 	})
 	return c, err
@@ -127,7 +127,7 @@ func tryKafka(ctx context.Context, nodes int, props map[string]string, options .
 		if err != nil {
 			return nil, errors.Join(err, c.close())
 		}
-		n := &node{JavaServer: s, id: id, options: append(options, "-Xmx384m", "-Xms96m")}
+		n := &node{JavaServer: s, id: id, options: append([]string{"-Xmx384m", "-Xms96m"}, options...)}
 		c.nodes = append(c.nodes, n)
 		if n.controller, err = localpg.FreePort(); err != nil {
 			return nil, errors.Join(err, c.close())

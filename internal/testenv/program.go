@@ -41,6 +41,7 @@ type JavaServer struct {
 	*keeper.Keeper
 	Jars string // the folder
 	Port int
+	PID  int // of the process that Run started last
 	java string
 }
 
@@ -65,9 +66,9 @@ func (s *JavaServer) Address() string { return net.JoinHostPort("127.0.0.1", str
 func (s *JavaServer) File(name string) string { return filepath.Join(s.Folder(), name) }
 
 // Run starts the server's main class. loggers are further properties of log4j2. Messages go to the
-// server's log. The options of the JVM are for a short life: no optimising compiler, and no file in
-// the temporary folder.
-func (s *JavaServer) Run(heap []string, loggers map[string]string, class string, args ...string) error {
+// server's log. The JVM's options are for a short life, without an optimising compiler or a file in
+// the temporary folder. The caller's options override them.
+func (s *JavaServer) Run(options []string, loggers map[string]string, class string, args ...string) error {
 	all := map[string]string{
 		"status":                         "error",
 		"appender.out.type":              "Console",
@@ -81,15 +82,15 @@ func (s *JavaServer) Run(heap []string, loggers map[string]string, class string,
 	if err := WriteProperties(s.File("log4j2.properties"), all); err != nil {
 		return err
 	}
-	_, err := s.Keeper.Start(keeper.Command{
+	pid, err := s.Keeper.Start(keeper.Command{
 		Path: s.java,
-		Args: slices.Concat(heap, []string{
+		Args: slices.Concat([]string{
 			"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto",
 			"-Djava.io.tmpdir=" + s.Folder(), "-Dlog4j2.configurationFile=" + s.File("log4j2.properties"),
-			"-cp", filepath.Join(s.Jars, "lib", "*"), class,
-		}, args),
+		}, options, []string{"-cp", filepath.Join(s.Jars, "lib", "*"), class}, args),
 		Env: os.Environ(), Quit: syscall.SIGKILL, Grace: 10 * time.Second,
 	})
+	s.PID = pid
 	return err
 }
 

@@ -23,21 +23,22 @@ import (
 
 // A shape is how the rows of a backlog look and were committed.
 type shape struct {
-	commit       string // SQL behind each row; "": one transaction
+	each         int    // rows per statement
+	commit       string // SQL behind each statement; "": one transaction
 	keys, chunks int    // different keys, and 32 bytes of payload each; 0: 1000 and 8
 }
 
-const hundred = "IF n % 100 = 0 THEN COMMIT; END IF;"
-
 var shapes = map[string]shape{
-	"transaction": {},
-	"rows":        {commit: "COMMIT;"},
-	"hundred":     {commit: hundred},
-	"busy":        {commit: "INSERT INTO other SELECT repeat('x', 200) FROM generate_series(1, 10); COMMIT;"},
-	"1key":        {commit: hundred, keys: 1},
-	"5000keys":    {commit: hundred, keys: 5000},
-	"2kB":         {commit: hundred, chunks: 64},
-	"64kB":        {commit: "COMMIT;", chunks: 2048},
+	"transaction": {each: 1000},
+	"rows":        {each: 1, commit: "COMMIT;"},
+	"hundred":     {each: 100, commit: "COMMIT;"},
+	"busy":        {each: 1, commit: "INSERT INTO other SELECT repeat('x', 200) FROM generate_series(1, 10); COMMIT;"},
+	"1key":        {each: 100, commit: "COMMIT;", keys: 1},
+	"5000keys":    {each: 100, commit: "COMMIT;", keys: 5000},
+	"2kB":         {each: 100, commit: "COMMIT;", chunks: 64},
+	"64kB":        {each: 1, commit: "COMMIT;", chunks: 2048},
+	"10M":         {each: 100, commit: "COMMIT;"},
+	"5M-at-once":  {each: 1000},
 }
 
 // A backlog is a number of rows that were written while no reader ran.
@@ -55,6 +56,7 @@ type pass struct {
 	*process
 	took  time.Duration
 	first time.Duration // from the start of the process to the first record in Kafka; 0 without Kafka
+	check func()        // compares the topic with the backlog, and deletes it; nil without Kafka
 }
 
 // A reader reads a backlog from a slot, and returns after the end of its process.
@@ -66,6 +68,7 @@ type reader struct {
 // The readers read each backlog in turn, each from its own slot on the same WAL.
 func BenchmarkBacklog(b *testing.B) {
 	e := start(b, testenv.Param("autovacuum", "off"))
+	e.warm(b)
 	var all []reader
 	if path := findRecvlogical(b); path != "" && measures("pg_recvlogical") {
 		all = append(all, reader{"pg_recvlogical", e.recvlogical(path)})
@@ -103,15 +106,36 @@ func BenchmarkBacklog(b *testing.B) {
 	}
 }
 
+// warm produces for the seconds of -warmup, because a JVM that has just started needs several times the CPU time.
+func (e *env) warm(b *testing.B) {
+	topic, _ := e.topic(b)
+	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka.Brokers()...), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0))
+	check(b, err)
+	defer client.Close()
+	value := make([]byte, 300)
+	for end := time.Now().Add(time.Duration(*warmUp) * time.Second); time.Now().Before(end); {
+		for range 1000 {
+			client.Produce(b.Context(), &kgo.Record{Value: value}, nil)
+		}
+		check(b, client.Flush(b.Context()))
+	}
+	_, err = kadm.NewClient(client).DeleteTopic(b.Context(), topic)
+	check(b, err)
+}
+
 // measure lets a reader read a backlog, and returns its figures by their units.
 func (e *env) measure(b *testing.B, g *backlog, r reader) map[string]float64 {
 	before := load(b)
 	postmaster := e.pg.Value(b, e.dsn, "SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)")
 	slot := e.slot(b, g.slot)
-	m := newMeter(b.Context(), func() []string { return children(postmaster) })
+	postgres := newMeter(b.Context(), func() []string { return children(postmaster) })
+	kafka := newMeter(b.Context(), func() []string { return []string{strconv.Itoa(e.kafka.PID(1))} })
 	p := r.read(b, g, slot)
-	server := m.seconds()
+	server, broker := postgres.seconds(), kafka.seconds()
 	e.drop(b, slot)
+	if p.check != nil {
+		p.check()
+	}
 	events := float64(g.rows)
 	figures := map[string]float64{
 		"events/s": events / p.took.Seconds(), "CPU-s/Mevents": p.processorTime() / events * 1e6,
@@ -119,6 +143,7 @@ func (e *env) measure(b *testing.B, g *backlog, r reader) map[string]float64 {
 	}
 	if p.first > 0 {
 		figures["first-ms"] = float64(p.first.Milliseconds())
+		figures["Kafka-CPU-s/Mevents"] = broker / events * 1e6
 	}
 	return figures
 }
@@ -130,7 +155,8 @@ func (e *env) write(b *testing.B, g *backlog) {
 	check(b, conn.QueryRow(b.Context(), "SELECT count(*) + 1 FROM outbox").Scan(&g.first))
 	for _, sql := range []string{
 		"SET synchronous_commit = off",
-		fmt.Sprintf("DO $$ BEGIN FOR n IN %d..%d LOOP CALL put(n, %d, %d); %s END LOOP; END $$", g.first, g.first+g.rows-1, cmp.Or(g.keys, 1000), cmp.Or(g.chunks, 8), g.commit),
+		fmt.Sprintf("DO $$ BEGIN FOR n IN %d..%d BY %d LOOP CALL put(n, least(n + %[3]d, %d) - 1, %d, %d); %s END LOOP; END $$",
+			g.first, g.first+g.rows-1, g.each, g.first+g.rows, cmp.Or(g.keys, 1000), cmp.Or(g.chunks, 8), g.commit),
 		"SET synchronous_commit = on",
 		"CHECKPOINT", // also flushes the commits
 	} {
@@ -172,10 +198,7 @@ func (e *env) walpost(path string) func(*testing.B, *backlog, string) pass {
 		e.stored(b, g.rows, adm, topic, p)
 		took := time.Since(p.began)
 		p.stop(b)
-		e.compare(b, g, topic)
-		_, err := adm.DeleteTopic(b.Context(), topic)
-		check(b, err)
-		return pass{p, took, first}
+		return pass{p, took, first, func() { e.compare(b, g, adm, topic) }}
 	}
 }
 
@@ -197,8 +220,8 @@ func (e *env) stored(b *testing.B, n int, adm *kadm.Client, topic string, p *pro
 }
 
 // compare compares the topic with the backlog: each row has exactly one record with its id and key,
-// there are no other records, and each key is in the order of writing on one partition.
-func (e *env) compare(b *testing.B, g *backlog, topic string) {
+// there are no other records, and each key is in the order of writing on one partition. Then it deletes the topic.
+func (e *env) compare(b *testing.B, g *backlog, adm *kadm.Client, topic string) {
 	accounts := ledger.New()
 	written, err := testenv.Conn(b, e.dsn).Query(b.Context(),
 		"SELECT id::text, aggregateid, (payload->>'seq')::bigint FROM outbox WHERE (payload->>'seq')::bigint BETWEEN $1 AND $2", g.first, g.first+g.rows-1)
@@ -228,4 +251,6 @@ func (e *env) compare(b *testing.B, g *backlog, topic string) {
 	if report := accounts.Check(); !report.OK() || report.Duplicates > 0 {
 		b.Fatal(report.String())
 	}
+	_, err = adm.DeleteTopic(b.Context(), topic)
+	check(b, err)
 }

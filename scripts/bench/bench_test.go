@@ -37,7 +37,7 @@ var (
 	builds      = flag.String("walpost", "", "programs to compare, separated by commas; empty: build this one")
 	recvlogical = flag.String("pg_recvlogical", "", "path of pg_recvlogical; empty: search for it")
 	sections    = flag.String("config", "", "a file with further sections of walpost.yaml, such as delivery")
-	warmUp      = flag.Int("warmup", 2, "seconds of writing before each measurement of latency; a JVM needs 20")
+	warmUp      = flag.Int("warmup", 2, "seconds of writing before each measurement of latency, and of producing before Backlog; a JVM needs 10 or more")
 	grows       = flag.Int("cleanup", 120, "seconds to watch the table's size")
 	idle        = flag.Bool("idle", false, "wait for a load average below 0.5 before each figure")
 )
@@ -66,10 +66,10 @@ CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregate
  created_at timestamptz NOT NULL DEFAULT now());
 CREATE TABLE other (pad text);
 CREATE PUBLICATION bench FOR TABLE outbox WITH (publish = 'insert');
--- A row with a payload of 32 bytes for each chunk, most of which do not compress. The payload carries the place in the order of writing.
-CREATE PROCEDURE put(n bigint, keys int, chunks int) LANGUAGE sql AS $$
+-- Rows with a payload of 32 bytes for each chunk, most of which do not compress. The payload carries the place in the order of writing.
+CREATE PROCEDURE put(first bigint, last bigint, keys int, chunks int) LANGUAGE sql AS $$
  INSERT INTO outbox SELECT md5(n::text)::uuid, 'bench', 'key-' || n % keys, 'Written', jsonb_build_object('seq', n,
-  'pad', (SELECT string_agg(md5(n || '-' || i), '') FROM generate_series(1, chunks) i)) $$;
+  'pad', (SELECT string_agg(md5(n || '-' || i), '') FROM generate_series(1, chunks) i)) FROM generate_series(first, last) n $$;
 `
 
 // start starts the servers. Only the readers should work during a measurement, so autovacuum is off
@@ -90,7 +90,7 @@ func start(b *testing.B, opts ...testenv.PGOption) *env {
 	e.pg = testenv.Postgres(b, *version, append(opts, testenv.Param("max_wal_size", "16GB"), testenv.Param("checkpoint_timeout", "1h"),
 		testenv.Param("shared_buffers", "512MB"))...)
 	e.dsn = e.pg.Database(b)
-	e.kafka = testenv.Kafka(b)
+	e.kafka = testenv.OptimisedKafka(b)
 	registry := srfake.New()
 	b.Cleanup(registry.Close)
 	b.Setenv("SCHEMA_REGISTRY", registry.URL()) // for the variants

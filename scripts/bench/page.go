@@ -93,7 +93,8 @@ func number(v float64) string {
 }
 
 var backlogUnits = []struct{ unit, title string }{
-	{"events/s", "events/s"}, {"CPU-s/Mevents", "CPU seconds per million events"}, {"server-CPU-s/Mevents", "Postgres' CPU seconds per million events"}, {"peak-MB", "peak memory, MB"},
+	{"events/s", "events/s"}, {"CPU-s/Mevents", "CPU seconds per million events"}, {"server-CPU-s/Mevents", "Postgres' CPU seconds per million events"},
+	{"Kafka-CPU-s/Mevents", "Kafka's CPU seconds per million events"}, {"peak-MB", "peak memory, MB"}, {"first-ms", "first event after, ms"},
 }
 
 // backlogTable has a table for each unit: a row for each backlog, a column for each reader.
