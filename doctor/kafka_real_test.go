@@ -367,3 +367,10 @@ func TestRealTheStoresTopicIsNotBlamed(t *testing.T) {
 	topic := k.Topic(t, 1, statelog.Checkpoints[0])
 	hasNot(t, looked(t, config(k.Brokers()), nil, topic), "warn: segment", "warn: min")
 }
+
+// The tests' broker is one that leaves transactions open.
+func TestRealTransactionsThatStayOpenAreWarnedAbout(t *testing.T) {
+	cfg := config(testenv.Kafka(t).Brokers())
+	cfg.TransactionalID = "relay/events"
+	has(t, looked(t, cfg, nil, ""), "transaction.version: warn: Kafka 4.3.0 to 4.4.0 leave a transaction open")
+}

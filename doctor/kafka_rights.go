@@ -94,17 +94,20 @@ func (c *kafkaCheck) transactionVersion(ctx context.Context) {
 	const name = "transaction.version"
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	version, err := kafka.TransactionVersion(ctx, c.cl)
+	has, err := kafka.FeaturesOf(ctx, c.cl)
 	switch {
 	case errors.Is(err, kafka.ErrNotFenced):
 		c.add(name, Fail, err.Error(), fix.Words(fault.Hint(err)))
 	case err != nil:
 		c.add(name, Warn, "the brokers do not report their transaction.version: "+errorLine(err))
-	case version < 2:
-		c.add(name, Warn, fmt.Sprintf("transaction.version is %d: a produce request that arrives very late can leave a transaction open, which holds up readers of committed records (KIP-890)", version),
+	case has.Transaction < 2:
+		c.add(name, Warn, fmt.Sprintf("transaction.version is %d: a produce request that arrives very late can leave a transaction open, which holds up readers of committed records (KIP-890)", has.Transaction),
 			fix.Words("Upgrade the brokers to Kafka 4.0 or later, and then the feature:"), fix.Command("kafka-features.sh"+c.fixes.access+" upgrade --feature transaction.version=2"))
+	case has.LeavesTransactionsOpen():
+		c.add(name, Warn, "Kafka 4.3.0 to 4.4.0 leave a transaction open where a partition has no leader when it ends: its events may be lost or repeated (KAFKA-20734)",
+			fix.Words("Use brokers of Kafka 4.2, or of a release with the fix."))
 	default:
-		c.add(name, OK, fmt.Sprintf("transaction.version is %d", version))
+		c.add(name, OK, fmt.Sprintf("transaction.version is %d", has.Transaction))
 	}
 }
 

@@ -43,8 +43,8 @@ type txClient struct {
 }
 
 func (c *txClient) modern(ctx context.Context) (bool, error) {
-	version, err := kafka.TransactionVersion(ctx, c.cl)
-	return version >= 2, err
+	has, err := kafka.FeaturesOf(ctx, c.cl)
+	return has.Transaction >= 2, err
 }
 
 func (c *txClient) initialize(ctx context.Context, prev producerID) (producerID, error) {

@@ -28,8 +28,8 @@ func TestExactlyOnceThroughKills(t *testing.T) {
 		k := testenv.KafkaPrivate(t, 3, nil)
 		k.OldTransactions(t)
 		eventually(t, time.Minute, "the brokers have old transactions", func() bool {
-			version, err := kafka.TransactionVersion(t.Context(), k.Client(t))
-			return err == nil && version == 0
+			has, err := kafka.FeaturesOf(t.Context(), k.Client(t))
+			return err == nil && has.Transaction == 0
 		})
 		exactlyOnceThroughKills(t, "16", k)
 	})
