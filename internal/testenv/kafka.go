@@ -40,8 +40,8 @@ func Kafka(t testing.TB) *KafkaCluster {
 	return c
 }
 
-// OptimisedKafka returns a broker for the benchmark that calls it. Its JVM compiles as one in production does; that of
-// Kafka doesn't optimise, because tests are over before it pays.
+// OptimisedKafka returns a broker of this benchmark's own, whose JVM optimises code as one in production does. The one that Kafka
+// returns doesn't, because tests end before that pays off.
 func OptimisedKafka(b *testing.B) *KafkaCluster {
 	b.Helper()
 	kafkaJars.Need(b, "Kafka")

@@ -54,6 +54,7 @@ type backlog struct {
 // A pass is what a reader needed for a backlog.
 type pass struct {
 	*process
+	rows  int // that it read meanwhile
 	took  time.Duration
 	first time.Duration // from the start of the process to the first record in Kafka; 0 without Kafka
 	check func()        // compares the topic with the backlog, and deletes it; nil without Kafka
@@ -68,7 +69,6 @@ type reader struct {
 // The readers read each backlog in turn, each from its own slot on the same WAL.
 func BenchmarkBacklog(b *testing.B) {
 	e := start(b, testenv.Param("autovacuum", "off"))
-	e.warm(b)
 	var all []reader
 	if path := findRecvlogical(b); path != "" && measures("pg_recvlogical") {
 		all = append(all, reader{"pg_recvlogical", e.recvlogical(path)})
@@ -83,7 +83,7 @@ func BenchmarkBacklog(b *testing.B) {
 			all = append(all, reader{name, e.debezium(tunings[name])})
 		}
 	}
-	for text := range strings.SplitSeq(*backlogs, ",") {
+	for i, text := range strings.Split(*backlogs, ",") {
 		name, rows, _ := strings.Cut(text, "=")
 		form, ok := shapes[name]
 		n, err := strconv.Atoi(rows)
@@ -92,9 +92,17 @@ func BenchmarkBacklog(b *testing.B) {
 		}
 		g := &backlog{shape: form, name: name, rows: n}
 		e.write(b, g)
+		if i == 0 && !*cold {
+			for _, r := range all {
+				e.measure(b, g, r)
+			}
+		}
 		for round := range *rounds {
 			for i := range all {
-				r := all[(round+i)%len(all)] // a different reader is first in each round
+				r := all[i]
+				if round%2 == 1 { // each reader comes behind another one than before
+					r = all[len(all)-1-i]
+				}
 				b.Run(fmt.Sprintf("backlog=%s/round=%d/reader=%s", g.name, round+1, r.name), func(b *testing.B) {
 					for b.Loop() {
 						report(b, result{"Backlog", g.name, r.name, round + 1, e.measure(b, g, r)})
@@ -104,23 +112,6 @@ func BenchmarkBacklog(b *testing.B) {
 		}
 		e.drop(b, g.slot)
 	}
-}
-
-// warm produces for the seconds of -warmup, because a JVM that has just started needs several times the CPU time.
-func (e *env) warm(b *testing.B) {
-	topic, _ := e.topic(b)
-	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka.Brokers()...), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0))
-	check(b, err)
-	defer client.Close()
-	value := make([]byte, 300)
-	for end := time.Now().Add(time.Duration(*warmUp) * time.Second); time.Now().Before(end); {
-		for range 1000 {
-			client.Produce(b.Context(), &kgo.Record{Value: value}, nil)
-		}
-		check(b, client.Flush(b.Context()))
-	}
-	_, err = kadm.NewClient(client).DeleteTopic(b.Context(), topic)
-	check(b, err)
 }
 
 // measure lets a reader read a backlog, and returns its figures by their units.
@@ -136,9 +127,9 @@ func (e *env) measure(b *testing.B, g *backlog, r reader) map[string]float64 {
 	if p.check != nil {
 		p.check()
 	}
-	events := float64(g.rows)
+	events, timed := float64(g.rows), float64(p.rows)
 	figures := map[string]float64{
-		"events/s": events / p.took.Seconds(), "CPU-s/Mevents": p.processorTime() / events * 1e6,
+		"events/s": timed / p.took.Seconds(), "CPU-s/Mevents": p.processorTime() / timed * 1e6,
 		"server-CPU-s/Mevents": server / events * 1e6, "peak-MB": p.peak, "load": before,
 	}
 	if p.first > 0 {
@@ -183,7 +174,7 @@ func (e *env) recvlogical(path string) func(*testing.B, *backlog, string) pass {
 		p := launch(b, path, "--dbname", e.dsn, "--slot", slot, "--start", "--no-loop", "--endpos", g.end,
 			"--file", "/dev/null", "-o", "proto_version=1", "-o", "publication_names=bench")
 		p.wait(b)
-		return pass{process: p, took: p.ended.Sub(p.began)}
+		return pass{process: p, rows: g.rows, took: p.ended.Sub(p.began)}
 	}
 }
 
@@ -198,24 +189,30 @@ func (e *env) walpost(path string) func(*testing.B, *backlog, string) pass {
 		e.stored(b, g.rows, adm, topic, p)
 		took := time.Since(p.began)
 		p.stop(b)
-		return pass{p, took, first, func() { e.compare(b, g, adm, topic) }}
+		return pass{p, g.rows, took, first, func() { e.compare(b, g, adm, topic) }}
 	}
 }
 
-// stored waits until the brokers have n records. It fails the benchmark if the process ends.
-func (e *env) stored(b *testing.B, n int, adm *kadm.Client, topic string, p *process) {
-	if e.once { // the markers of transactions have offsets, too
-		for p.delivered(b) < float64(n) {
-			p.sleep(b, 20*time.Millisecond)
-		}
-		return
-	}
-	for stored := int64(0); stored < int64(n); {
-		p.sleep(b, 20*time.Millisecond)
+// stored waits until the brokers have n records, and returns how many they have. It fails the benchmark if the process ends, or if
+// nothing comes for two minutes.
+func (e *env) stored(b *testing.B, n int, adm *kadm.Client, topic string, p *process) (stored int) {
+	for moved := time.Now(); ; p.sleep(b, 20*time.Millisecond) {
 		ends, err := adm.ListEndOffsets(b.Context(), topic)
 		check(b, err)
-		stored = 0
-		ends.Each(func(o kadm.ListedOffset) { stored += o.Offset })
+		now := 0
+		ends.Each(func(o kadm.ListedOffset) { now += int(o.Offset) })
+		if now >= n && e.once { // the markers of transactions have offsets, too
+			now = int(p.delivered(b))
+		}
+		if now >= n {
+			return now
+		}
+		if now != stored {
+			stored, moved = now, time.Now()
+		}
+		if time.Since(moved) > 2*time.Minute {
+			b.Fatalf("%d of %d events arrived\n%s", stored, n, p.out.String())
+		}
 	}
 }
 

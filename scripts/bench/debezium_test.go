@@ -23,14 +23,14 @@ func (e *env) debezium(changed settings) func(*testing.B, *backlog, string) pass
 		topic, prefix := e.topic(b)
 		adm := kadm.NewClient(e.kafka.Client(b))
 		p := e.connector(b, slot, prefix, changed)
-		e.stored(b, 1, adm, topic, p)
+		before := e.stored(b, 1, adm, topic, p)
 		began := time.Now()
 		p.before = processorTime(p.cmd.Process.Pid)
 		e.stored(b, g.rows, adm, topic, p)
 		took := time.Since(began)
 		p.after = processorTime(p.cmd.Process.Pid)
 		p.end(b)
-		return pass{p, took, began.Sub(p.began), func() { e.compare(b, g, adm, topic) }}
+		return pass{p, g.rows - before, took, began.Sub(p.began), func() { e.compare(b, g, adm, topic) }}
 	}
 }
 

@@ -55,6 +55,9 @@ func BenchmarkLatency(b *testing.B) {
 			all = append(all, follower{name, e.following(func(b *testing.B, slot, prefix string) *process { return e.connector(b, slot, prefix, tunings[name]) }, (*process).end)})
 		}
 	}
+	if !*cold {
+		e.latency(b, follower{"direct", e.direct}, 3000)
+	}
 	for text := range strings.SplitSeq(*rates, ",") {
 		rate, err := strconv.Atoi(text)
 		check(b, err)

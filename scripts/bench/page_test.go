@@ -23,6 +23,7 @@ func TestThePageHasTheMedians(t *testing.T) {
 		pass("Backlog", "2kB", "walpost", 1, map[string]float64{"events/s": 998.4, "CPU-s/Mevents": 3.14}),
 		pass("Latency", "100", "walpost", 1, map[string]float64{"consumed-ms-p50": 0.84, "consumed-ms-p99": 9.6, "consumed-ms-p999": 14, "CPU-%": 3, "peak-MB": 31}),
 		pass("Latency", "100", "walpost", 2, map[string]float64{"consumed-ms-p50": 0.86, "consumed-ms-p99": 9.6, "consumed-ms-p999": 14, "CPU-%": 3, "peak-MB": 31}),
+		pass("Latency", "20000", "walpost", 1, map[string]float64{"consumed-ms-p50": 1, "consumed-ms-p99": 2, "consumed-ms-p999": 3, "CPU-%": 4, "peak-MB": 5, "written/s": 12_345}),
 	}
 	folder := t.TempDir()
 	page := filepath.Join(folder, "page.md")
@@ -49,7 +50,7 @@ func TestThePageHasTheMedians(t *testing.T) {
 		"|rows|–|52|\n",
 		"<!-- end -->\nBetween.\n",
 		"Medians of up to 2 rounds, at load averages from 1 to 2.\n",
-		"|100|walpost|0.85|9.6|14|3|31|\n\n<!-- end -->\nAfter.\n",
+		"|100|walpost|0.85|9.6|14|3|31|\n|20000 (12,300 written)|walpost|1|2|3|4|5|\n\n<!-- end -->\nAfter.\n",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the page lacks\n%s\nIt is\n%s", want, text)
