@@ -88,7 +88,7 @@ func (c *kafkaCheck) transactional(ctx context.Context, id, use, needs, without 
 	c.add(name, OK, "the relay's user may write with it")
 }
 
-// transactionVersion judges the protocol of transactions. Before KIP-890, a request that was delayed for long can end the next transaction
+// transactionVersion judges the protocol of transactions, and whether the brokers end each one. Before KIP-890, a request that was delayed for long can end the next transaction
 // or leave one open.
 func (c *kafkaCheck) transactionVersion(ctx context.Context) {
 	const name = "transaction.version"
@@ -103,11 +103,12 @@ func (c *kafkaCheck) transactionVersion(ctx context.Context) {
 	case has.Transaction < 2:
 		c.add(name, Warn, fmt.Sprintf("transaction.version is %d: a produce request that arrives very late can leave a transaction open, which holds up readers of committed records (KIP-890)", has.Transaction),
 			fix.Words("Upgrade the brokers to Kafka 4.0 or later, and then the feature:"), fix.Command("kafka-features.sh"+c.fixes.access+" upgrade --feature transaction.version=2"))
-	case has.LeavesTransactionsOpen():
-		c.add(name, Warn, "Kafka 4.3.0 to 4.4.0 leave a transaction open where a partition has no leader when it ends: its events may be lost or repeated (KAFKA-20734)",
-			fix.Words("Use brokers of Kafka 4.2, or of a release with the fix."))
 	default:
 		c.add(name, OK, fmt.Sprintf("transaction.version is %d", has.Transaction))
+	}
+	if has.LeavesTransactionsOpen() {
+		c.add("brokers' release", Warn, "the brokers are Kafka 4.3 or 4.4, which up to 4.4.0 leave a transaction open where a partition has no leader when the transaction ends: events may be lost or repeated (KAFKA-20734)",
+			fix.Words("Upgrade the brokers to a release with the fix. Until then, three replicas and min.insync.replicas=2 make such partitions rare."))
 	}
 }
 

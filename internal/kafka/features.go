@@ -16,15 +16,15 @@ import (
 var ErrNotFenced = fault.WithHint(errors.New("the brokers are older than Kafka 2.5, where a process can take back a transactional id that another one has taken over"),
 	"Upgrade the brokers, or set delivery.guarantee: at_least_once.")
 
-// Features are the finalized levels of the brokers' features that matter to transactions. 0 stands for brokers without the feature.
+// Features are what a broker says of the features that matter to transactions. 0 stands for a broker that doesn't.
 type Features struct {
-	Transaction int16 // transaction.version: 2 is KIP-890, from Kafka 4.0 on
-	Metadata    int16 // metadata.version
+	Transaction int16 // finalized level of transaction.version: 2 is KIP-890, from Kafka 4.0 on
+	Metadata    int16 // highest level of metadata.version that the broker's release supports, finalized or not
 }
 
-// LeavesTransactionsOpen reports whether the brokers may be those of HangingTransaction. Their level is that of 4.3 or 4.4. A later patch
-// release may have the fix, and no level shows that.
-func (f Features) LeavesTransactionsOpen() bool { return f.Metadata == 30 || f.Metadata == 31 }
+// LeavesTransactionsOpen reports whether the broker's release may have KAFKA-20734, see HangingTransaction: it supports
+// 4.3-IV0 to 4.4-IV2, so it's a 4.3 or a 4.4. No level shows whether a patch release has the fix.
+func (f Features) LeavesTransactionsOpen() bool { return f.Metadata >= 30 && f.Metadata <= 33 }
 
 // FeaturesOf asks a broker. The error of brokers before Kafka 2.5 is ErrNotFenced.
 func FeaturesOf(ctx context.Context, cl *kgo.Client) (found Features, err error) {
@@ -40,11 +40,13 @@ func FeaturesOf(ctx context.Context, cl *kgo.Client) (found Features, err error)
 		}
 	}
 	for _, f := range resp.FinalizedFeatures {
-		switch f.Name {
-		case "transaction.version":
+		if f.Name == "transaction.version" {
 			found.Transaction = f.MaxVersionLevel
-		case "metadata.version":
-			found.Metadata = f.MaxVersionLevel
+		}
+	}
+	for _, f := range resp.SupportedFeatures {
+		if f.Name == "metadata.version" {
+			found.Metadata = f.MaxVersion
 		}
 	}
 	return found, kerr.ErrorForCode(resp.ErrorCode)
