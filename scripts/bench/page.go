@@ -94,8 +94,12 @@ func number(v float64) string {
 }
 
 var backlogUnits = []struct{ unit, title string }{
-	{"events/s", "events/s"}, {"CPU-s/Mevents", "CPU seconds per million events"}, {"server-CPU-s/Mevents", "Postgres' CPU seconds per million events"},
-	{"Kafka-CPU-s/Mevents", "Kafka's CPU seconds per million events"}, {"peak-MB", "peak memory, MB"}, {"first-ms", "first event after, ms"},
+	{"events/s", "events/s"},
+	{"CPU-s/Mevents", "CPU seconds per million events"},
+	{"server-CPU-s/Mevents", "Postgres' CPU seconds per million events"},
+	{"Kafka-CPU-s/Mevents", "Kafka's CPU seconds per million events"},
+	{"peak-MB", "peak memory, MB"},
+	{"first-ms", "milliseconds from start to first event"},
 }
 
 // backlogTable has a table for each unit: a row for each backlog, a column for each reader.
