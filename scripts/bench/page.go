@@ -99,7 +99,6 @@ var backlogUnits = []struct{ unit, title string }{
 	{"server-CPU-s/Mevents", "Postgres' CPU seconds per million events"},
 	{"Kafka-CPU-s/Mevents", "Kafka's CPU seconds per million events"},
 	{"peak-MB", "peak memory, MB"},
-	{"first-ms", "milliseconds from start to first event"},
 }
 
 // backlogTable has a table for each unit: a row for each backlog, a column for each reader.
