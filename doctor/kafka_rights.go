@@ -88,8 +88,8 @@ func (c *kafkaCheck) transactional(ctx context.Context, id, use, needs, without 
 	c.add(name, OK, "the relay's user may write with it")
 }
 
-// transactionVersion judges the protocol of transactions, and whether the brokers end each one. Before KIP-890, a request that was delayed for long can end the next transaction
-// or leave one open.
+// transactionVersion judges the protocol of transactions, and whether the brokers end each one. Before KIP-890, a request that was delayed
+// for long can end the next transaction or leave one open.
 func (c *kafkaCheck) transactionVersion(ctx context.Context) {
 	const name = "transaction.version"
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)

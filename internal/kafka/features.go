@@ -16,7 +16,7 @@ import (
 var ErrNotFenced = fault.WithHint(errors.New("the brokers are older than Kafka 2.5, where a process can take back a transactional id that another one has taken over"),
 	"Upgrade the brokers, or set delivery.guarantee: at_least_once.")
 
-// Features are what a broker says of the features that matter to transactions. 0 stands for a broker that doesn't.
+// Features are the levels of the features that matter to transactions. A level is 0 if the broker reports none.
 type Features struct {
 	Transaction int16 // finalized level of transaction.version: 2 is KIP-890, from Kafka 4.0 on
 	Metadata    int16 // highest level of metadata.version that the broker's release supports, finalized or not

@@ -44,17 +44,7 @@ func Kafka(t testing.TB) *KafkaCluster {
 // returns doesn't, because tests end before that pays off.
 func OptimisedKafka(b *testing.B) *KafkaCluster {
 	b.Helper()
-	kafkaJars.Need(b, "Kafka")
-	c, err := startKafka(b.Context(), 1, nil, "-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := c.close(); err != nil {
-			b.Error(err)
-		}
-	})
-	return c
+	return privateKafka(b, 1, nil, "-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
 }
 
 // FakeKafka starts a broker in this process, for faults that a real one cannot show. It ends with
@@ -76,8 +66,14 @@ func FakeKafka(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 // "2:+listeners", are for that node only.
 func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluster {
 	t.Helper()
+	return privateKafka(t, nodes, props)
+}
+
+// privateKafka is KafkaPrivate with further options of the JVM.
+func privateKafka(t testing.TB, nodes int, props map[string]string, options ...string) *KafkaCluster {
+	t.Helper()
 	kafkaJars.Need(t, "Kafka")
-	c, err := startKafka(t.Context(), nodes, props)
+	c, err := startKafka(t.Context(), nodes, props, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
