@@ -368,9 +368,12 @@ func TestRealTheStoresTopicIsNotBlamed(t *testing.T) {
 	hasNot(t, looked(t, config(k.Brokers()), nil, topic), "warn: segment", "warn: min")
 }
 
-// The tests' broker is one that leaves transactions open.
-func TestRealTransactionsThatStayOpenAreWarnedAbout(t *testing.T) {
+func TestRealReleasesThatLeaveTransactionsOpenAreWarnedAbout(t *testing.T) {
 	cfg := config(testenv.Kafka(t).Brokers())
 	cfg.TransactionalID = "relay/events"
+	lines := looked(t, cfg, nil, "")
+	has(t, lines, "transaction.version: ok")
+	hasNot(t, lines, "brokers' release")
+	cfg.Brokers = testenv.KafkaWithHangingTransactions(t, 1).Brokers()
 	has(t, looked(t, cfg, nil, ""), "transaction.version: ok", "brokers' release: warn: the brokers are Kafka 4.3 or 4.4")
 }

@@ -37,7 +37,7 @@ func (l *leaderless) finish(ctx context.Context, id producerID, commit, modern b
 // Where Kafka has not ended a transaction in the topic of checkpoints, nobody can read that topic until the next Fence. It aborts: what
 // became of the transaction's events is different from partition to partition, so they must come again.
 func TestRealFenceEndsWhatTheBrokersLeaveOpen(t *testing.T) {
-	k := testenv.KafkaPrivate(t, 3, nil)
+	k := testenv.KafkaWithHangingTransactions(t, 3)
 	cl := k.Client(t)
 	k.CreateTopic(t, "b", 1, nil)
 	led, err := kafka.DescribeTopic(patient(t), cl, "b")

@@ -22,7 +22,7 @@ type KafkaCluster struct {
 }
 
 var sharedKafka = sync.OnceValues(func() (*KafkaCluster, error) {
-	c, err := startKafka(context.Background(), 1, nil)
+	c, err := kafka.start(context.Background(), 1, nil)
 	if err == nil {
 		closeAtEnd(c.close)
 	}
@@ -32,7 +32,7 @@ var sharedKafka = sync.OnceValues(func() (*KafkaCluster, error) {
 // Kafka returns a running broker, which the tests of this binary share.
 func Kafka(t testing.TB) *KafkaCluster {
 	t.Helper()
-	kafkaJars.Need(t, "Kafka")
+	kafka.Need(t, "Kafka")
 	c, err := sharedKafka()
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func Kafka(t testing.TB) *KafkaCluster {
 // returns doesn't, because tests end before that pays off.
 func OptimisedKafka(b *testing.B) *KafkaCluster {
 	b.Helper()
-	return privateKafka(b, 1, nil, "-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
+	return privateKafka(b, kafka, 1, nil, "-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
 }
 
 // FakeKafka starts a broker in this process, for faults that a real one cannot show. It ends with
@@ -66,14 +66,20 @@ func FakeKafka(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 // "2:+listeners", are for that node only.
 func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluster {
 	t.Helper()
-	return privateKafka(t, nodes, props)
+	return privateKafka(t, kafka, nodes, props)
 }
 
-// privateKafka is KafkaPrivate with further options of the JVM.
-func privateKafka(t testing.TB, nodes int, props map[string]string, options ...string) *KafkaCluster {
+// KafkaWithHangingTransactions is KafkaPrivate with a release that has KAFKA-20734.
+func KafkaWithHangingTransactions(t testing.TB, nodes int) *KafkaCluster {
 	t.Helper()
-	kafkaJars.Need(t, "Kafka")
-	c, err := startKafka(t.Context(), nodes, props, options...)
+	return privateKafka(t, hangingKafka, nodes, nil)
+}
+
+// privateKafka is KafkaPrivate with a release and further options of the JVM.
+func privateKafka(t testing.TB, r *release, nodes int, props map[string]string, options ...string) *KafkaCluster {
+	t.Helper()
+	r.Need(t, "Kafka")
+	c, err := r.start(t.Context(), nodes, props, options...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package testenv
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	_ "embed"
@@ -34,16 +35,28 @@ type node struct {
 //go:embed pom.xml
 var kafkaPOM []byte
 
-const kafkaVersion = "4.3.0" // as in pom.xml
-
-// kafkaJars are lib/*.jar and formatted/.
-var kafkaJars = Jars{
-	Name: "kafka-" + kafkaVersion, What: "Kafka " + kafkaVersion,
-	POMs: map[string][]byte{"lib": kafkaPOM}, finish: formatOnce,
+// A release of Kafka is its jars, in lib, and formatted/bootstrap.checkpoint, which lists the features of a new cluster.
+type release struct {
+	Jars
+	classes func() (option string, err error) // see archive
 }
 
-// formatOnce makes formatted/bootstrap.checkpoint, which lists the features of a new cluster. The
-// file is the same for all nodes and clusters of this version.
+var (
+	kafka        = newRelease("4.2.2") // the newest one without KAFKA-20734, with which exactly_once promises nothing
+	hangingKafka = newRelease("4.3.0") // with it
+)
+
+func newRelease(version string) *release {
+	r := &release{}
+	r.Jars = Jars{
+		Name: "kafka-" + version, What: "Kafka " + version,
+		POMs: map[string][]byte{"lib": bytes.ReplaceAll(kafkaPOM, []byte("${release}"), []byte(version))}, finish: formatOnce,
+	}
+	r.classes = sync.OnceValues(r.archive)
+	return r
+}
+
+// formatOnce makes formatted/bootstrap.checkpoint, which is the same for all nodes and clusters of a release.
 func formatOnce(ctx context.Context, dir, java string) error {
 	data := filepath.Join(dir, "formatted")
 	conf := filepath.Join(dir, "format.properties")
@@ -58,24 +71,24 @@ func formatOnce(ctx context.Context, dir, java string) error {
 	err = command(ctx, dir, java, "-XX:-UsePerfData", "-cp", filepath.Join(dir, "lib", "*"), "kafka.tools.StorageTool",
 		"format", "-t", kafkaUUID(), "-c", conf)
 	if err != nil {
-		return fmt.Errorf("kafka %s: format: %w", kafkaVersion, err)
+		return fmt.Errorf("kafka: format: %w", err)
 	}
 	return os.Remove(filepath.Join(data, "meta.properties"))
 }
 
-// kafkaClasses returns the option of a JVM that reads the classes of Kafka from an archive, which halves the work of
+// archive returns the option of a JVM that reads the classes of Kafka from an archive, which halves the work of
 // a start. The archive belongs to one version of Java. A broker makes it once, at its end.
-var kafkaClasses = sync.OnceValues(func() (option string, err error) {
+func (r *release) archive() (option string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	_, _, version, err := kafkaJars.Open(ctx)
+	_, _, java, err := r.Open(ctx)
 	if err != nil {
 		return "", err
 	}
 	const file = "kafka.jsa"
-	dir, err := localpg.Cached(kafkaJars.Name+"-classes-"+version, func(tmp string) error {
-		loudly("making an archive of the classes of Kafka, once")
-		c, err := tryKafka(ctx, 1, nil, "-XX:ArchiveClassesAtExit="+filepath.Join(tmp, file))
+	dir, err := localpg.Cached(r.Name+"-classes-"+java, func(tmp string) error {
+		loudly("making an archive of the classes of %s, once", r.What)
+		c, err := r.try(ctx, 1, nil, "-XX:ArchiveClassesAtExit="+filepath.Join(tmp, file))
 		if err != nil {
 			return err
 		}
@@ -85,7 +98,7 @@ var kafkaClasses = sync.OnceValues(func() (option string, err error) {
 		return errors.Join(err, c.close())
 	})
 	return "-XX:SharedArchiveFile=" + filepath.Join(dir, file), err
-})
+}
 
 // use loads the classes that most tests need: it creates a topic, and writes and reads a record.
 func (c *KafkaCluster) use(ctx context.Context) error {
@@ -106,24 +119,24 @@ func (c *KafkaCluster) use(ctx context.Context) error {
 	return errors.Join(err, cl.PollFetches(ctx).Err())
 }
 
-func startKafka(ctx context.Context, nodes int, props map[string]string, options ...string) (c *KafkaCluster, err error) {
-	classes, err := kafkaClasses()
+func (r *release) start(ctx context.Context, nodes int, props map[string]string, options ...string) (c *KafkaCluster, err error) {
+	classes, err := r.classes()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	err = localpg.OnFreePorts(func() error {
-		c, err = tryKafka(ctx, nodes, props, append(options, classes)...)
+		c, err = r.try(ctx, nodes, props, append(options, classes)...)
 		return err
 	})
 	return c, err
 }
 
-func tryKafka(ctx context.Context, nodes int, props map[string]string, options ...string) (*KafkaCluster, error) {
+func (r *release) try(ctx context.Context, nodes int, props map[string]string, options ...string) (*KafkaCluster, error) {
 	c := &KafkaCluster{}
 	for id := 1; id <= nodes; id++ {
-		s, err := kafkaJars.Server(ctx, "walpost-kafka-")
+		s, err := r.Server(ctx, "walpost-kafka-")
 		if err != nil {
 			return nil, errors.Join(err, c.close())
 		}
