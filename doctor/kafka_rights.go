@@ -107,7 +107,7 @@ func (c *kafkaCheck) transactionVersion(ctx context.Context) {
 		c.add(name, OK, fmt.Sprintf("transaction.version is %d", has.Transaction))
 	}
 	if has.LeavesTransactionsOpen() {
-		c.add("brokers' release", Warn, "the brokers are Kafka 4.3 or 4.4, which up to 4.4.0 leave a transaction open where a partition has no leader when the transaction ends: events may be lost or repeated (KAFKA-20734)",
+		c.add("brokers' release", Warn, kafka.LeavesTransactionsOpen,
 			fix.Words("Upgrade the brokers to a release with the fix. Until then, three replicas and min.insync.replicas=2 make such partitions rare."))
 	}
 }

@@ -17,9 +17,9 @@ import (
 // A coordinator is what transactions ask of the broker that keeps the state of a transactional id. Each call is one attempt: whether an
 // error ends the producer id is for the caller to decide.
 type coordinator interface {
-	// modern reports whether the cluster has transaction.version 2 (KIP-890, Kafka 4.0): then each transaction has an epoch of its own, and
-	// a produce request adds its partition.
-	modern(ctx context.Context) (bool, error)
+	// features are those of the cluster. With transaction.version 2 (KIP-890, Kafka 4.0) each transaction has an epoch of its own, and a
+	// produce request adds its partition.
+	features(ctx context.Context) (kafka.Features, error)
 	// initialize gives a new epoch, and aborts what is open under an older one. From prev it does so only if nobody else has done it since;
 	// prev is noID for a process that begins.
 	initialize(ctx context.Context, prev producerID) (producerID, error)
@@ -42,9 +42,8 @@ type txClient struct {
 	node atomic.Pointer[kgo.Broker] // that finish asks, until an attempt fails; nil: not known
 }
 
-func (c *txClient) modern(ctx context.Context) (bool, error) {
-	has, err := kafka.FeaturesOf(ctx, c.cl)
-	return has.Transaction >= 2, err
+func (c *txClient) features(ctx context.Context) (kafka.Features, error) {
+	return kafka.FeaturesOf(ctx, c.cl)
 }
 
 func (c *txClient) initialize(ctx context.Context, prev producerID) (producerID, error) {

@@ -5,6 +5,7 @@ package sink
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -75,8 +76,15 @@ func TestRealFenceEndsWhatTheBrokersLeaveOpen(t *testing.T) {
 	begun := func() *txBench {
 		t.Helper()
 		b := openTx(t, k.Brokers(), new(wire))
-		if err := b.s.Fence(patient(t)); err != nil {
-			t.Fatal(err)
+		var log testenv.Output
+		b.s.log = slog.New(slog.NewTextHandler(&log, nil))
+		for range 2 {
+			if err := b.s.Fence(patient(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := strings.Count(log.String(), kafka.LeavesTransactionsOpen); n != 1 {
+			t.Errorf("warned %d times about this release:\n%s", n, log.String())
 		}
 		b.s.Begin()
 		return b

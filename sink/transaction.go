@@ -44,6 +44,7 @@ type transactions struct {
 	joined    map[topicPartition]bool // of the open transaction; unless latest
 	toJoin    []topicPartition
 	joins     bool // a goroutine joins them
+	warned    bool // of the brokers' release
 
 	commits uint64
 	lost    error
@@ -76,7 +77,8 @@ const commitAgain = 3 * time.Millisecond
 func (s *Kafka) Fence(ctx context.Context) error {
 	tx := s.tx
 	var pause kafka.Backoff
-	latest, err := tx.coordinator.modern(ctx)
+	has, err := tx.coordinator.features(ctx)
+	latest := has.Transaction >= 2
 	id := noID
 	for err == nil {
 		if id, err = tx.coordinator.initialize(ctx, noID); err == nil {
@@ -97,6 +99,10 @@ func (s *Kafka) Fence(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if has.LeavesTransactionsOpen() && !tx.warned {
+		tx.warned = true
+		s.log.Warn(kafka.LeavesTransactionsOpen)
+	}
 	s.forget()
 	tx.latest, tx.lost, tx.state = latest, nil, unfenced
 	tx.number += 2

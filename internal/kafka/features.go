@@ -22,6 +22,9 @@ type Features struct {
 	Metadata    int16 // highest level of metadata.version that the broker's release supports, finalized or not
 }
 
+// LeavesTransactionsOpen is the warning about brokers that do so.
+const LeavesTransactionsOpen = "the brokers are Kafka 4.3 or 4.4, which up to 4.4.0 leave a transaction open where a partition has no leader when the transaction ends: events may be lost or repeated (KAFKA-20734)"
+
 // LeavesTransactionsOpen reports whether the broker's release may have KAFKA-20734, see HangingTransaction: it supports
 // 4.3-IV0 to 4.4-IV2, so it's a 4.3 or a 4.4. No level shows whether a patch release has the fix.
 func (f Features) LeavesTransactionsOpen() bool { return f.Metadata >= 30 && f.Metadata <= 33 }
