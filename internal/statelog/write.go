@@ -280,7 +280,8 @@ func (w *writer) transact(batch []cdc.Pending) ([]cdc.Appended, error) {
 
 // prove reads a record of the writer's first transaction. A new client stores the partitions of a topic after it has buffered the
 // records that wait for them. If those are acknowledged before that, EndTransaction takes the transaction for empty: it sends nothing,
-// or with KIP-890 an abort, and returns no error (seen with franz-go 1.22.2 on a busy machine). Later transactions can't meet this.
+// or with KIP-890 an abort, and returns no error (seen with franz-go 1.22.2 on a busy machine; 1.22.3 has the same code). Later
+// transactions can't meet this.
 func (w *writer) prove(offset int64) error {
 	w.l.mu.Lock()
 	cl := w.l.asks // open until run has ended
