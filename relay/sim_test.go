@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", usualSeeds, "seeds of each kind of simulation")
+	seeds = flag.Int("seeds", short.Raced(150, 6), "seeds of each kind of simulation")
 	seed0 = flag.Uint64("seed", 0, "run this one seed only, and tell its tale")
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/walpost/walpost/internal/testenv/short"
 )
 
-var seeds = flag.Uint64("seeds", 12, "how many seeds the test under random faults tries")
+var seeds = flag.Uint64("seeds", short.Raced[uint64](12, 4), "how many seeds the test under random faults tries")
 
 // Whatever happens to brokers, leaders, connections and rights: each key's records are all in the log, in order. And once,
 // except where the answer to a written batch was lost and the same batch was then refused for another reason: the client then

@@ -13,7 +13,7 @@ import (
 	"github.com/walpost/walpost/internal/testenv/short"
 )
 
-var modelSeeds = flag.Uint64("model", 300, "how many seeds the test against a model of the brokers tries")
+var modelSeeds = flag.Uint64("model", short.Raced[uint64](300, 40), "how many seeds the test against a model of the brokers tries")
 
 // What is acknowledged is in the log, in the order of Send; no record is refused that was always good; and everything ends when the brokers
 // work again. See model for what they do until then.

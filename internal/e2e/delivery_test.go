@@ -140,15 +140,15 @@ func TestBigTransactionLeavesMemoryFlat(t *testing.T) {
 	r.stopsClean()
 }
 
+// A clean stop in the midst of a transaction writes down how far it was delivered. A crash there is another test.
 func TestBigTransactionIsInterrupted(t *testing.T) {
 	t.Parallel()
-	const rows = 200_000
+	const rows = 100_000
 	pg, kafka := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_sender_timeout", "5s")), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	r := s.startReady()
 	w := s.follow()
 
-	// A clean stop in the midst of it writes down how far it was delivered.
 	from := time.Now()
 	step := func(what string) { t.Logf("%6s %s", time.Since(from).Round(10*time.Millisecond), what) }
 	events := func() float64 { return max(0, r.metric(`walpost_events_total{topic="`+s.topics[0]+`"}`)) } // the relay says it earlier than the consumer
@@ -170,19 +170,5 @@ func TestBigTransactionIsInterrupted(t *testing.T) {
 	step("ready again")
 	s.onceEach(w, time.Minute)
 	step("all there")
-
-	before = events()
-	bigTransaction(t, pg, s, "killed", rows)
-	step("committed")
-	underWay(before)
-	r.kill()
-	n := w.count() - rows
-	if n >= rows {
-		t.Errorf("all records were there when the relay was killed: this says nothing")
-	}
-	step("killed")
-	r = s.startReady()
-	step("ready again")
-	t.Logf("killed after about %d of %d: %d duplicates", n, rows, s.noLoss(w, time.Minute))
 	r.stopsClean()
 }

@@ -280,14 +280,16 @@ func (r *relay) wait(limit time.Duration) int {
 // patience is the least time that a test waits for anything: no test is about how fast the machine is.
 const patience = 3 * time.Minute
 
-// eventually waits for an event, and fails the test when it does not come.
+// eventually waits for an event, and fails the test when it does not come. A check that takes long, because it runs a command, is made less often.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	limit = max(limit, patience)
-	for give := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+	for give := time.Now().Add(limit); ; {
+		from := time.Now()
 		if ok() {
 			return
 		}
+		time.Sleep(max(20*time.Millisecond, time.Since(from)))
 		if time.Now().After(give) {
 			t.Fatalf("not in %s: %s", limit, what)
 		}

@@ -197,7 +197,7 @@ var gaps = []struct {
 	{
 		name: "another server", version: "15",
 		make: func(w *world) []string {
-			other := testenv.Postgres(w.t, "15", testenv.Private())
+			other := testenv.Postgres(w.t, "15", testenv.OwnIdentity())
 			other.Exec(w.t, other.DSN("postgres"), "CREATE DATABASE shop")
 			w.move(other)
 			w.exec(shop.Schema, "CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert')",

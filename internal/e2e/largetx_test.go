@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
 // A crash in the middle of a large transaction repeats what was delivered since the newest checkpoint, and not the transaction.
@@ -14,11 +17,15 @@ func TestACrashInALargeTransactionDoesNotStartItOver(t *testing.T) {
 	for _, k := range kinds[:2] { // those with a position
 		t.Run(k.name, func(t *testing.T) {
 			s := k.newSetting(t, pg, kafka)
+			link := wire.New(t) // so slow that there are several checkpoints on the way
+			link.Serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
+			link.Slow(4 << 20)
+			s.through = strings.Replace(s.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), link.Address(), 1)
 			w := s.follow()
 			r := s.startReady()
-			const many = 500_000
+			const many = 120_000
 			pg.Exec(t, s.dsn, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
- SELECT 'order', 'k' || i % 50, 'Changed', json_build_object('n', i) FROM generate_series(1, 500000) i`)
+ SELECT 'order', 'k' || i % 50, 'Changed', json_build_object('n', i) FROM generate_series(1, 120000) i`)
 			eventually(t, 3*time.Minute, "the first half", func() bool { return w.count() > many/2 })
 			r.kill()
 			r = s.startReady()

@@ -93,7 +93,7 @@ func (s *setting) writeSome(ctx context.Context, rnd *rand.Rand) error {
 				return err
 			}
 		}
-		time.Sleep(s.pause + time.Duration(rnd.IntN(25))*time.Millisecond)
+		time.Sleep(s.pause + time.Duration(rnd.IntN(150))*time.Millisecond)
 		key := fmt.Sprintf("k%d", 1+rnd.IntN(12))
 		savepoint := rnd.IntN(3) == 0
 		if savepoint {

@@ -101,7 +101,7 @@ func TestRandomFaultsOfTheSchemaRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed, _ := faultSeeds(t)
+	seed, _ := faultSeeds(t, "1")
 	s := newStorm(t, seed, []string{"exactly_once", "at_least_once"}[seed%2])
 	fake := srfake.New()
 	t.Cleanup(fake.Close)

@@ -164,7 +164,7 @@ func textOf(l *Backlog, key Key) string {
 // A Backlog is what the topic says, whether it was read from the beginning or from the anchor of a
 // checkpoint, and also if some records are added twice.
 func TestABacklogIsWhatTheTopicSays(t *testing.T) {
-	for seed := range uint64(short.Pick(400, 20)) {
+	for seed := range uint64(short.Pick(short.Raced(400, 130), 20)) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w, requested := newWorld(), map[Key]int{}
 		anchor := int64(0)

@@ -23,10 +23,11 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 var (
-	seeds   = flag.Uint64("seeds", 12, "how many seeds the test under random faults tries")
+	seeds   = flag.Uint64("seeds", short.Raced[uint64](12, 4), "how many seeds the test under random faults tries")
 	produce = []kmsg.Key{kmsg.Produce}
 )
 

@@ -72,7 +72,8 @@ func TestAServerIsSharedByThoseWhoAskForTheSame(t *testing.T) {
 		t.Errorf("wal_sender_timeout %s, want 7s", got)
 	}
 	id := "SELECT system_identifier FROM pg_control_system()"
-	if x, y := a.Value(t, a.DSN("postgres"), id), c.Value(t, c.DSN("postgres"), id); x == y {
+	own := Postgres(t, "15", OwnIdentity())
+	if x, y := a.Value(t, a.DSN("postgres"), id), own.Value(t, own.DSN("postgres"), id); x == y {
 		t.Errorf("two servers with the system identifier %s", x)
 	}
 }

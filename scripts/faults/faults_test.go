@@ -14,10 +14,10 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// The short mix: what most often went wrong in relays.
+// The short mix: what most often went wrong in relays, but for faults of single brokers.
 func TestTheShortMixKeepsItsPromises(t *testing.T) {
 	short.Skip(t, "servers and a build of walpost")
-	s := start(t)
+	s := start(t, 1)
 	chosen, _ := find("", true, true)
 	for i := range chosen {
 		sc, seed := &chosen[i], uint64(i+1)

@@ -73,7 +73,7 @@ func suite() int {
 	say := func(line string) { fmt.Println(strings.TrimSuffix(line, "\n")) }
 	var outcomes []outcome
 	_, failures := on(ctx, "servers", say, func(t testing.TB) {
-		s := start(t)
+		s := start(t, 3)
 		s.walpost = *program
 		limit := time.Duration(*minutes) * time.Minute
 		for from, n := time.Now(), *seed; limit > 0 || n < *seed+uint64(*seeds); n++ {

@@ -168,7 +168,7 @@ func (r *run) outages() []outage {
 		{"cut Kafka's links", func() { r.wires((*wire.Wire).Cut) }},
 		{"lose answers", func() { r.wires(func(w *wire.Wire) { w.LoseAnswers(2) }) }},
 		{"kill a broker", func() {
-			i := 1 + r.rnd.IntN(brokerCount)
+			i := 1 + r.rnd.IntN(len(r.brokers))
 			r.must(r.kafka.Kill(i))
 			r.pause(2 * time.Second)
 			r.kafka.Start(r, i)
@@ -368,7 +368,7 @@ func (r *run) must(err error) {
 
 func brokerKilled(r *run) {
 	r.begin()
-	for _, i := range r.rnd.Perm(brokerCount) {
+	for _, i := range r.rnd.Perm(len(r.brokers)) {
 		r.tell("kill broker %d", i+1)
 		r.must(r.kafka.Kill(i + 1))
 		r.flow()
@@ -403,7 +403,7 @@ func brokersKilled(r *run) {
 
 func brokerFrozen(r *run) {
 	r.begin()
-	for _, i := range r.rnd.Perm(brokerCount)[:2] {
+	for _, i := range r.rnd.Perm(len(r.brokers))[:2] {
 		r.tell("freeze broker %d", i+1)
 		r.must(r.kafka.Pause(i + 1))
 		time.Sleep(5 * time.Second) // the others take its partitions over
@@ -416,7 +416,7 @@ func brokerFrozen(r *run) {
 // minInSync leaves one broker of three, which must not acknowledge anything.
 func minInSync(r *run) {
 	r.begin()
-	i := r.rnd.Perm(brokerCount)
+	i := r.rnd.Perm(len(r.brokers))
 	r.tell("freeze brokers %d and %d", i[0]+1, i[1]+1)
 	r.must(r.kafka.Pause(i[0]+1, i[1]+1))
 	time.Sleep(6 * time.Second)

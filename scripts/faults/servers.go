@@ -28,11 +28,9 @@ type servers struct {
 	number  int    // of runs
 }
 
-const brokerCount = 3
-
-// start starts the brokers. The relays use a listener of their own, whose address is that of a wire. The suite reads by the
+// start starts brokers. The relays use a listener of their own, whose address is that of a wire. The suite reads by the
 // other listener, past all faults of the network.
-func start(t testing.TB) *servers {
+func start(t testing.TB, brokers int) *servers {
 	t.Helper()
 	s := &servers{t: t, pgs: map[string]*testenv.PG{}}
 	props := map[string]string{
@@ -44,7 +42,7 @@ func start(t testing.TB) *servers {
 		"listener.name.login.oauthbearer.sasl.jaas.config":          testenv.Bearer,
 		"listener.name.login.oauthbearer.connections.max.reauth.ms": "5000",
 	}
-	for id := 1; id <= brokerCount; id++ {
+	for id := 1; id <= brokers; id++ {
 		port, err := localpg.FreePort()
 		other, err2 := localpg.FreePort()
 		if err := errors.Join(err, err2); err != nil {
@@ -57,7 +55,7 @@ func start(t testing.TB) *servers {
 		props[fmt.Sprintf("%d:+listeners", id)] = "RELAY://" + at + ",LOGIN://" + login
 		props[fmt.Sprintf("%d:+advertised.listeners", id)] = "RELAY://" + w.Address() + ",LOGIN://" + login
 	}
-	s.kafka = testenv.KafkaPrivate(t, brokerCount, props)
+	s.kafka = testenv.KafkaPrivate(t, brokers, props)
 	return s
 }
 

@@ -78,7 +78,6 @@ func (u *user) service(name, source string) (modules []string, linked []string, 
 		}
 	}
 	u.run(dir, "go", "mod", "tidy")
-	u.run(dir, "go", "vet", ".")
 	u.run(dir, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", "service", ".")
 	info, err := os.Stat(filepath.Join(dir, "service"))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/walpost/walpost/internal/testenv/short"
 )
 
-var seeds = flag.Uint64("seeds", 300, "how many random relays TestNoRelayIsAccused tries")
+var seeds = flag.Uint64("seeds", short.Raced[uint64](300, 100), "how many random relays TestNoRelayIsAccused tries")
 
 // A log is what one relay has delivered, over crashes.
 type log struct {

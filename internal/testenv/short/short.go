@@ -41,3 +41,12 @@ func Pick[T any](all, less T) T {
 	}
 	return all
 }
+
+// Raced is how much a random test of pure code does: all of it, or less with the race detector, which makes it four times as long. A data race
+// doesn't need a rare story. .ci/beside runs all of it without the detector.
+func Raced[T any](all, less T) T {
+	if raced {
+		return less
+	}
+	return all
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package short
+
+const raced = false
