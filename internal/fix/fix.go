@@ -21,7 +21,7 @@ const (
 // A Fix is a list of steps. The empty Fix says that there is nothing to do.
 type Fix []Step
 
-// A Step is one part of a Fix: SQL, a Setting, a Command, a FileLine, a Key or Words.
+// A Step is one part of a Fix: SQL, a Setting, a Command, a Key or Words.
 type Step interface {
 	// text is the step as the user of a provider does it.
 	text(p Provider) string
@@ -64,13 +64,6 @@ func (c Command) text(Provider) string { return string(c) }
 type Key struct{ Name, Value string }
 
 func (k Key) text(Provider) string { return "Set " + k.Name + ": " + k.Value + "." }
-
-// A FileLine is a line to add to a file of the Postgres server. A reload reads the file again.
-type FileLine struct{ File, Line string }
-
-func (l FileLine) text(Provider) string {
-	return "Add this line to " + l.File + ": " + l.Line + " and reload (SELECT pg_reload_conf();)."
-}
 
 // A Setting is a setting of the Postgres server.
 type Setting struct {

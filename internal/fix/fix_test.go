@@ -32,7 +32,6 @@ func TestAFixIsRenderedForTheProvider(t *testing.T) {
 		{Fix{SQL("GRANT a TO b;"), Words("Then wait.")}, Azure, "GRANT a TO b; Then wait."},
 		{Fix{Command("kafka-topics.sh --create"), Words("or wait")}, "", "kafka-topics.sh --create\nor wait"},
 		{Fix{Key{"source.publish", "insert"}}, "", "Set source.publish: insert."},
-		{Fix{FileLine{"pg_hba.conf", "local shop u scram-sha-256"}}, "", "Add this line to pg_hba.conf: local shop u scram-sha-256 and reload (SELECT pg_reload_conf();)."},
 	} {
 		if got := c.fix.Text(c.on); got != c.want {
 			t.Errorf("%+v on %q: %s", c.fix, c.on, got)

@@ -185,6 +185,11 @@ func classifyConnect(err error, cc *pgconn.Config, administrator bool) error {
 // databaseOf is the database that the server takes: the user's name is its default.
 func databaseOf(cc *pgconn.Config) string { return cmp.Or(cc.Database, cc.User) }
 
+// hbaHint needs no names: the server's message has the host, user and database as it sees them.
+const hbaHint = "Add a line for this host, user and database to pg_hba.conf, above any line that rejects them, and reload it (SELECT pg_reload_conf();). " +
+	"Name the database in it: the keyword replication matches only physical replication. " +
+	"If the message says \"no encryption\" and the server requires TLS (on Amazon RDS: rds.force_ssl), set sslmode=verify-full in source.dsn instead."
+
 func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) string {
 	role, setup := pgname.QuoteIdent(cc.User), " "+SetupHint(cc.User)
 	if administrator {
@@ -194,7 +199,7 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) strin
 	case e.Code == "28P01":
 		return fmt.Sprintf("Check that role %s exists, and check its password (source.password, source.password_file, source.password_command, the DSN or ~/.pgpass).", role) + setup
 	case e.Code == "28000" && strings.Contains(e.Message, "pg_hba"):
-		return hbaHint(e.Message, databaseOf(cc), cc.User)
+		return hbaHint
 	case strings.HasPrefix(e.Code, "28") && strings.HasPrefix(e.Message, "PAM"): // RDS checks a token this way
 		return fmt.Sprintf("For source.rds_iam, GRANT rds_iam TO %s; and allow rds-db:connect for it in the policy of the AWS role. The stream also needs rds.iam_auth_for_replication = 1.", role)
 	case strings.HasPrefix(e.Code, "28"):
