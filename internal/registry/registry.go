@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -249,56 +247,8 @@ func (c *Client) incompatible(ctx context.Context, q question, refusal error) er
 	}
 	if found, err := c.api.SchemaByVersion(ctx, q.subject, -1); err == nil {
 		e.Version = found.Version
-		e.Field = refusedField(e.Rule, refusal.Error(), q.schema, found.Schema.Schema)
 	}
 	return e
-}
-
-// place is where a registry found a difference: a JSON pointer into the schema of the reader.
-var place = regexp.MustCompile(`/fields/[0-9]+[a-z0-9/]*`)
-
-// refusedField is the name of the first field that a refusal mentions, or "".
-func refusedField(rule, refusal, ours, latest string) string {
-	if place := protobufPlace.FindStringSubmatch(refusal); place != nil {
-		return protobufFieldAt(ours, place)
-	}
-	at := place.FindString(refusal)
-	switch { // who is the reader?
-	case strings.HasPrefix(rule, "BACKWARD"):
-		return fieldAt(ours, at)
-	case strings.HasPrefix(rule, "FORWARD"):
-		return fieldAt(latest, at)
-	}
-	if name := fieldAt(ours, at); name == fieldAt(latest, at) {
-		return name
-	}
-	return ""
-}
-
-// fieldAt is the name of the field at a JSON pointer into a schema, after the names of those around it.
-func fieldAt(schema, pointer string) string {
-	var v any
-	if json.Unmarshal([]byte(schema), &v) != nil || pointer == "" {
-		return ""
-	}
-	var names []string
-	list := false
-	for step := range strings.SplitSeq(pointer[1:], "/") {
-		switch in := v.(type) {
-		case map[string]any:
-			v, list = in[step], step == "fields"
-		case []any:
-			i, err := strconv.Atoi(step)
-			if err != nil || i >= len(in) {
-				return ""
-			}
-			if f, ok := in[i].(map[string]any); ok && list {
-				names = append(names, fmt.Sprint(f["name"]))
-			}
-			v, list = in[i], false
-		}
-	}
-	return strings.Join(names, ".")
 }
 
 // sameEncoding reports whether values of the question's schema can be read with another one: in Avro
@@ -371,17 +321,12 @@ type Incompatible struct {
 	Subject string
 	Rule    string // the compatibility level, such as BACKWARD
 	Version int    // the newest one; the schema would have been the next
-	Field   string // of the schema, with the names of the fields around it; "" if the registry does not name it
-	Err     error
+	Err     error  // what the registry says
 }
 
 func (e *Incompatible) Error() string {
-	field := ""
-	if e.Field != "" {
-		field = fmt.Sprintf("field %q of ", e.Field)
-	}
-	return fmt.Sprintf("schema registry: subject %q has the rule %s, and %sthe schema for version %d is incompatible with version %d: %s",
-		e.Subject, e.Rule, field, e.Version+1, e.Version, e.Err)
+	return fmt.Sprintf("schema registry: subject %q has the rule %s, and the schema for version %d is incompatible with version %d: %s",
+		e.Subject, e.Rule, e.Version+1, e.Version, e.Err)
 }
 
 func (e *Incompatible) Unwrap() error { return e.Err }

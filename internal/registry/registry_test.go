@@ -110,30 +110,6 @@ func TestAStopEndsTheWait(t *testing.T) {
 	stop()
 }
 
-// The first two refusals are Apicurio's. The third one is Confluent's, and so are those of Protobuf.
-func TestARefusalNamesItsField(t *testing.T) {
-	const (
-		other  = `{"type":"record","name":"Order","fields":[{"name":"total","type":"long"}]}`
-		nested = `{"type":"record","name":"O","fields":[{"name":"id","type":"long"},{"name":"lines","type":{"type":"array","items":{"type":"record","name":"L","fields":[{"name":"sku","type":["null","string"]}]}}}]}`
-	)
-	for _, c := range []struct{ rule, refusal, ours, latest, want string }{
-		{"BACKWARD", "list of diff types: [total at /fields/0]", other, text, "total"},
-		{"BACKWARD_TRANSITIVE", "[reader type: LONG not compatible with writer type: STRING at /fields/1/type/items/fields/0/type/1]", nested, text, "lines.sku"},
-		{"FORWARD", "The field 'id' at path '/fields/0' in the old schema has no default value and is missing in the new schema", other, text, "id"},
-		{"FULL", "[total at /fields/0]", other, text, ""},
-		{"FULL", "[name at /fields/0/type]", text, more, "id"},
-		{"BACKWARD", "[/fields/7]", text, more, ""},
-		{"BACKWARD", "no", text, more, ""},
-		{"BACKWARD", `The kind of a SCALAR field at path '#/Value/2' in the new schema does not match its kind in the old schema`, parcel, parcel, "note"},
-		{"FULL", `The type of a field at path '#/Value/linesMessage/1' in the old schema does not match the new schema`, parcel, parcel, "linesMessage.at"},
-		{"FULL", `at path '#/Value/9'`, parcel, parcel, ""},
-	} {
-		if got := refusedField(c.rule, c.refusal, c.ours, c.latest); got != c.want {
-			t.Errorf("%s, %s: %q", c.rule, c.refusal, got)
-		}
-	}
-}
-
 // A command that writes nothing cannot register either. What a relay would wait for is an error.
 func TestASchemaThatARelayWouldWaitForIsAnErrorOfEveryCommand(t *testing.T) {
 	c := client(t, Config{URLs: []string{fake(t).URL()}})
@@ -255,7 +231,7 @@ func TestThePageShowsARefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused := Incompatible{Subject: "orders-value", Rule: "BACKWARD", Field: "qty", Version: 5, Err: errors.New("refused")}
+	refused := Incompatible{Subject: "orders-value", Rule: "BACKWARD", Version: 5, Err: errors.New("refused")}
 	want := strings.TrimSuffix(strings.TrimPrefix(refused.Error(), "schema registry: "), ": refused")
 	if !strings.Contains(string(page), want) {
 		t.Errorf("docs/schema-evolution.md lacks %s", want)
