@@ -70,10 +70,6 @@ type Config struct {
 	// Scope returns the Message.Scope of the messages of a topic. By default, it is the topic. A
 	// renamed topic keeps its marks if Scope returns the old name.
 	Scope func(topic string) string
-	// Keep is how long the inbox remembers an event: inbox.DefaultKeep by default. The Consumer
-	// logs a warning if a topic keeps its records longer, and uses Keep for nothing else: see
-	// inbox.Retention.
-	Keep time.Duration
 
 	// DeadLetterTopic gets the messages that cannot be handled. The topic must exist, and its
 	// max.message.bytes must exceed that of Topics by about 8 KiB. walpost dead --dead-letter-topic
@@ -142,7 +138,6 @@ func (c *Config) complete() error {
 	setDefault(&c.BufferBytes, 64<<20)
 	setDefault(&c.Grace, 10*time.Second)
 	setDefault(&c.RebalanceTimeout, time.Minute)
-	setDefault(&c.Keep, inbox.DefaultKeep)
 	setDefault(&c.CommitInterval, time.Second)
 
 	var wrong []error
@@ -162,7 +157,7 @@ func (c *Config) complete() error {
 	}
 	refuse(c.Attempts < 1 && c.Attempts != inbox.Unlimited, "Attempts: must be at least 1, or inbox.Unlimited (got %d)", c.Attempts)
 	for name, d := range map[string]time.Duration{
-		"HandlerTimeout": c.HandlerTimeout, "BackoffMin": c.BackoffMin, "BackoffMax": c.BackoffMax, "Grace": c.Grace, "CommitInterval": c.CommitInterval, "Keep": c.Keep,
+		"HandlerTimeout": c.HandlerTimeout, "BackoffMin": c.BackoffMin, "BackoffMax": c.BackoffMax, "Grace": c.Grace, "CommitInterval": c.CommitInterval,
 	} {
 		refuse(d < 0, "%s: must not be negative (got %s)", name, d)
 	}

@@ -106,13 +106,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 	background.Go(func() { c.login(asking, refused) })
 	background.Go(func() { every(tend, c.cfg.CommitInterval, func() { c.commit(tend) }) })
 	background.Go(func() {
-		compared := map[string]bool{}
-		look := func() {
-			c.measure(tend)
-			c.compareRetention(tend, compared)
-		}
-		look()
-		every(tend, lagInterval, look)
+		c.measure(tend)
+		every(tend, lagInterval, func() { c.measure(tend) })
 	})
 
 	for consume.Err() == nil {

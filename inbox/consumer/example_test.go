@@ -129,7 +129,6 @@ func ExampleConfig() {
 		IDHeader:  "ce_id",
 		MissingID: inbox.PositionAsID,
 		Scope:     func(topic string) string { return strings.TrimSuffix(topic, "-v2") },
-		Keep:      2 * inbox.DefaultKeep, // as Retention.Keep
 
 		Attempts:       inbox.Unlimited,
 		HandlerTimeout: 10 * time.Second,

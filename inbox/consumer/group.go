@@ -6,17 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/walpost/walpost/inbox"
 )
 
 // The callbacks of the group run one at a time, and never between a poll and the end of take: see
@@ -303,56 +299,4 @@ func (c *Consumer) topics() []string {
 		return slices.Collect(maps.Keys(c.assignment()))
 	}
 	return c.cfg.Topics
-}
-
-// compareRetention warns of topics that keep records longer than the inbox remembers their events. If
-// such a record is delivered again, its effect happens again. Of the dead letter topic, it warns only if
-// Keep is so short that walpost dead retry would send such letters back. It compares each topic once, when it
-// exists.
-func (c *Consumer) compareRetention(ctx context.Context, compared map[string]bool) {
-	ctx, cancel := context.WithTimeout(ctx, lagInterval)
-	defer cancel()
-	topics := c.topics()
-	if len(topics) == 0 {
-		return
-	}
-	if c.cfg.DeadLetterTopic != "" && c.cfg.Keep < inbox.DefaultKeep {
-		topics = append(slices.Clone(topics), c.cfg.DeadLetterTopic)
-	}
-	c.mu.Lock()
-	topics = slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return compared[topic] || c.absent[topic] })
-	c.mu.Unlock()
-	if len(topics) == 0 {
-		return
-	}
-	configs, err := kadm.NewClient(c.cl).DescribeTopicConfigs(ctx, topics...)
-	if err != nil {
-		return // measure complains
-	}
-	for _, topic := range configs {
-		compared[topic.Name] = true
-		if topic.Err != nil {
-			c.complaints.log.Info("the retention of the topic is not known, so it was not compared with Keep", "topic", topic.Name, "err", topic.Err)
-			continue
-		}
-		values := map[string]string{}
-		for _, config := range topic.Configs {
-			values[config.Key] = config.MaybeValue()
-		}
-		ms, bad := strconv.ParseInt(values["retention.ms"], 10, 64)
-		switch keeps := time.Duration(ms) * time.Millisecond; {
-		case bad != nil:
-		case topic.Name == c.cfg.DeadLetterTopic:
-			if ms < 0 || ms > c.cfg.Keep.Milliseconds() {
-				c.complaints.log.Warn("the dead letter topic keeps letters longer than the inbox remembers events: pass walpost dead retry a --max-age below Keep",
-					"topic", topic.Name, "keep", c.cfg.Keep)
-			}
-		case values["cleanup.policy"] == "compact" || ms < 0 || ms > math.MaxInt64/int64(time.Millisecond):
-			c.complaints.log.Warn("the topic keeps records for ever, and the inbox forgets their events: a record that is read again later takes effect again",
-				"topic", topic.Name, "keep", c.cfg.Keep)
-		case keeps > c.cfg.Keep:
-			c.complaints.log.Warn("the topic keeps records longer than the inbox remembers their events: raise Keep of inbox.Retention and of this consumer",
-				"topic", topic.Name, "retention", keeps, "keep", c.cfg.Keep)
-		}
-	}
 }
