@@ -21,9 +21,7 @@ import (
 	"strings"
 
 	"golang.org/x/mod/modfile"
-	"golang.org/x/mod/module"
 	"golang.org/x/mod/semver"
-	modzip "golang.org/x/mod/zip"
 )
 
 func main() {
@@ -308,74 +306,6 @@ func (s *set) tidy(diff bool) error {
 	}
 	if len(untidy) > 0 {
 		return fmt.Errorf("not tidy: %s: run go run ./scripts/modules tidy", strings.Join(untidy, ", "))
-	}
-	return nil
-}
-
-// proxy writes the modules in a version as a module proxy has them, into a folder: what a user's go command would get.
-func (s *set) proxy(to, version string) error {
-	for _, m := range s.mods {
-		at, err := module.EscapePath(m.path)
-		if err != nil {
-			return err
-		}
-		at = filepath.Join(to, filepath.FromSlash(at), "@v")
-		if err := os.MkdirAll(at, 0o750); err != nil {
-			return err
-		}
-		dir, err := os.MkdirTemp("", "modules-")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		if err := s.copy(m, dir); err != nil {
-			return err
-		}
-		gomod := filepath.Join(dir, "go.mod")
-		if err := edit(gomod, func(f *modfile.File) error { return s.requireIn(f, version) }); err != nil {
-			return err
-		}
-		data, err := os.ReadFile(gomod)
-		if err != nil {
-			return err
-		}
-		for name, content := range map[string][]byte{"list": []byte(version + "\n"), version + ".info": fmt.Appendf(nil, `{"Version":%q}`, version), version + ".mod": data} {
-			if err := os.WriteFile(filepath.Join(at, name), content, 0o600); err != nil {
-				return err
-			}
-		}
-		archive, err := os.Create(filepath.Join(at, version+".zip"))
-		if err != nil {
-			return err
-		}
-		err = modzip.CreateFromDir(archive, module.Version{Path: m.path, Version: version}, dir)
-		if err = errors.Join(err, archive.Close()); err != nil {
-			return fmt.Errorf("%s: %w", m.path, err)
-		}
-	}
-	return nil
-}
-
-// copy copies the files of a module that git has or would take, without those of the modules in it.
-func (s *set) copy(m mod, to string) error {
-	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
-	cmd.Dir = filepath.Join(s.root, m.dir)
-	list, err := cmd.Output()
-	if err != nil {
-		return fmt.Errorf("git ls-files in %s: %w", m.dir, err)
-	}
-	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
-		data, err := os.ReadFile(s.file(m, name))
-		if errors.Is(err, os.ErrNotExist) {
-			continue // removed and not committed
-		}
-		path := filepath.Join(to, name)
-		if err = cmp.Or(err, os.MkdirAll(filepath.Dir(path), 0o750)); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			return err
-		}
 	}
 	return nil
 }
