@@ -32,7 +32,7 @@ only events that aren't marked. An event that is refused again stays dead, with 
 one more attempt, and retry exits with 1.
 
 If the relay has already delivered newer events of the same keys, consumers get the retried events
-after those. retry counts such keys first. With --dry-run, it sends nothing.
+after those. With --dry-run, retry only prints what it would do.
 
 For parked events, retry asks the relay to deliver all parked events of their keys. The running
 relay delivers them in order, before newer events of these keys. With --wait, retry waits until each
@@ -61,7 +61,6 @@ alongside the relay.`,
 	flags.BoolVar(&all, "all", false, "retry every open event")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "only print what would be done")
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "deliver dead letters to this `topic`")
-	flags.DurationVar(&opts.Look, "look", 30*time.Second, "search this long for newer records; 0s: don't")
 	flags.DurationVar(&opts.MaxAge, "max-age", badevents.DefaultMaxAge, "refuse a consumer's older messages without --to-topic")
 	flags.BoolVar(&wait, "wait", false, "wait until parked events are delivered or refused")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
@@ -73,8 +72,6 @@ alongside the relay.`,
 			return usageError{errors.New("--all cannot be combined with a token or a flag that selects events")}
 		case opts.MaxAge <= 0:
 			return usageError{fmt.Errorf("--max-age: must be more than 0s (got %s)", opts.MaxAge)}
-		case opts.Look < 0:
-			return usageError{fmt.Errorf("--look: must be at least 0s (got %s)", opts.Look)}
 		}
 		return nil
 	}

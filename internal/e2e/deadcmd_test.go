@@ -31,7 +31,6 @@ row …
 $ walpost dead retry --config walpost.yaml --all --dry-run
 dead events: 2
 for topic orders: 1
-keys with newer records in their topics: 1 of 1
 a retry would refuse: 1
   0-16B3840-1-0c77be12, event 00000000-0000-0000-0000-000000000003, attempt 1, unroutable:
   router.route.by.field: column aggregate_type is NULL, and the topic comes from it

@@ -25,8 +25,6 @@ type RetryOptions struct {
 	// ToTopic, if set, is where all events go, instead of the topic of the letter or the router. The
 	// key decides the partition.
 	ToTopic string
-	// Look bounds the search for newer records of the same keys. 0 means no search.
-	Look time.Duration
 	// MaxAge is how old the message of a consumer's letter may be, unless ToTopic is set; DefaultMaxAge by default. Every group gets
 	// the message again, and the inbox of a group that has handled it may have forgotten it.
 	MaxAge time.Duration
@@ -42,14 +40,6 @@ type RetryReport struct {
 	Topics    map[string]int `json:"topics"`    // where the events go
 	Delivered int            `json:"delivered"` // and marked
 	Refused   []Refused      `json:"refused"`   // refused again: they stay dead
-	Keys      Keys           `json:"keys"`
-}
-
-// Keys says which keys have newer records in the topic that a letter is meant for.
-type Keys struct {
-	All   int  `json:"all"`
-	Newer int  `json:"newer"`
-	Whole bool `json:"whole"` // the search was not ended early: there are no more
 }
 
 // A Refused is an event that cannot be delivered yet.
@@ -79,34 +69,14 @@ func (t *Topics) Retry(ctx context.Context, selected []*Event, opts RetryOptions
 		t.Router.SetRunID(runID())
 		t.Produce(!opts.DryRun)
 	}
-	var keys keySearch
-	if err := t.foresee(ctx, events, &opts, report, &keys); err != nil {
+	if err := t.foresee(ctx, events, &opts, report); err != nil || opts.DryRun {
 		return report, err
-	}
-	if opts.Look > 0 {
-		var err error
-		if report.Keys, err = t.newer(ctx, &keys, opts.Look); err != nil {
-			return report, err
-		}
-	}
-	if opts.DryRun {
-		return report, nil
-	}
-	if n := report.Keys; n.Newer > 0 {
-		t.Say(fmt.Sprintf("%s%d of %d keys have newer records in their topics: a consumer gets the retried events after them", atLeast(n), n.Newer, n.All))
 	}
 	report.Refused = report.Refused[:0]
 	err := t.change(ctx, func(c *change) error {
 		return c.retry(ctx, events, &opts, report)
 	})
 	return report, err
-}
-
-func atLeast(k Keys) string {
-	if k.Whole {
-		return ""
-	}
-	return "at least "
 }
 
 // chunks calls each with the next events and their letters.
@@ -130,7 +100,7 @@ func (t *Topics) chunks(ctx context.Context, events []*deadletter.Entry, each fu
 }
 
 // foresee makes the record of each event, and sends none.
-func (t *Topics) foresee(ctx context.Context, events []*deadletter.Entry, opts *RetryOptions, report *RetryReport, keys *keySearch) error {
+func (t *Topics) foresee(ctx context.Context, events []*deadletter.Entry, opts *RetryOptions, report *RetryReport) error {
 	done := int64(0)
 	if t.Consumers {
 		if err := t.lookUp(ctx, events, opts.ToTopic); err != nil {
@@ -145,7 +115,6 @@ func (t *Topics) foresee(ctx context.Context, events []*deadletter.Entry, opts *
 			}
 			if err == nil {
 				report.Topics[rec.Topic]++
-				keys.add(rec, e)
 			} else {
 				r := refused(e, err)
 				r.Attempts = e.Attempts

@@ -18,7 +18,6 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/inbox/consumer"
-	"github.com/walpost/walpost/internal/command/badevents"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/testenv"
 )
@@ -56,8 +55,8 @@ func TestARetrySendsDeadLettersBackToTheirPlacesOnce(t *testing.T) {
 		t.Errorf("letters of the other group: %s", got)
 	}
 
-	r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{DryRun: true, Look: time.Minute})
-	if r.Events != 3 || r.Topics[w.topic] != 3 || r.Delivered != 0 || r.Keys.All != 2 || r.Keys.Newer != 1 || !r.Keys.Whole { // a4 is newer than a3!
+	r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{DryRun: true})
+	if r.Events != 3 || r.Topics[w.topic] != 3 || r.Delivered != 0 {
 		t.Errorf("a dry run: %+v", r)
 	}
 	w.retry(walpost.BadEventFilter{Reason: "permanent"}, walpost.RetryOptions{}) // not repaired: it fails again
@@ -143,9 +142,6 @@ func TestAMessageThatWasSentBackTwiceHasOneEffect(t *testing.T) {
 				sent.Headers = append(sent.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 			}
 			sent.Headers = append(sent.Headers, kgo.RecordHeader{Key: "walpost.dead.position", Value: []byte(steps[0].Letter.Start)})
-			if r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{DryRun: true, Look: time.Minute}); r.Keys != (badevents.Keys{All: 1, Whole: true}) {
-				t.Errorf("the message itself counts as newer: %+v", r.Keys)
-			}
 			repaired.Store(true)
 			w.produce(sent) // by the retry that was killed
 			if r := w.retry(walpost.BadEventFilter{}, walpost.RetryOptions{}); r.Delivered != 1 {

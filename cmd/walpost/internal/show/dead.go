@@ -253,13 +253,6 @@ func (r *DeadRetry) Text() string {
 	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
 		fmt.Fprintf(&b, "for topic %s: %d\n", topic, r.Topics[topic])
 	}
-	if r.Keys.All > 0 {
-		more := ""
-		if !r.Keys.Whole {
-			more = "at least "
-		}
-		fmt.Fprintf(&b, "keys with newer records in their topics: %s%d of %d\n", more, r.Keys.Newer, r.Keys.All)
-	}
 	refused := "refused again"
 	if r.DryRun {
 		refused = "a retry would refuse"
