@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
@@ -34,13 +35,14 @@ func (b *bench) only(topics ...string) []string {
 	return topics
 }
 
-// The order of a topic holds beside very many others, which cost no goroutine. A topic that comes again is created again, or has another
-// limit.
-func TestManyTopics(t *testing.T) {
+// Topics that are not used any more are forgotten. The order of a topic that is always in
+// use holds beside them. A topic that comes again is known anew: created again, or with another limit.
+func TestTopicsThatAreNotUsedAreForgotten(t *testing.T) {
 	short.SkipSlow(t)
 	names := topicNames(manyTopics)
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, append([]string{"hot", "limited"}, names...)...))
 	b := open1(t, config(c.ListenAddrs()))
+	b.keep = keep{topics: 500}
 	setTopicConfig(t, b.cl, "limited", "max.message.bytes", "5000")
 	b.send("limited", "k", 1)
 	b.send("hot", "k", 1) // before the others: the first topics that are delivered to are told apart
@@ -54,6 +56,12 @@ func TestManyTopics(t *testing.T) {
 		}
 	}
 	b.all()
+	b.mu.Lock()
+	known := len(b.topics)
+	b.mu.Unlock()
+	if most := b.keep.topics + 400; known > most { // and those that waited
+		t.Errorf("%d topics are known", known)
+	}
 	waitFor(t, func() bool { return runtime.NumGoroutine() < before+50 })
 
 	setTopicConfig(t, b.cl, "limited", "max.message.bytes", "20000")
@@ -71,6 +79,9 @@ func TestManyTopics(t *testing.T) {
 	}
 	b.all()
 	b.checkLog(c.ListenAddrs(), b.only(append(names[:60:60], "limited", "hot")...)...)
+	if limit := b.limitOf("limited"); limit != 20_000 {
+		t.Errorf("the sink works with a limit of %d", limit)
+	}
 
 	st := b.Status()
 	sum := uint64(0)
@@ -116,4 +127,16 @@ func TestMissingTopicsCostNoGoroutines(t *testing.T) {
 	}
 	b.collect(func() bool { return len(b.acked) == 101+2*len(late) })
 	b.checkLog(c.ListenAddrs(), b.only(append(late, "a")...)...)
+}
+
+// Topics that are in use are not looked at for each new one.
+func TestTopicsInUseMakeRoomForMore(t *testing.T) {
+	s := &Kafka{directory: directory{keep: keep{topics: 10, recent: time.Minute}, topics: map[string]*topic{}}}
+	now := time.Now()
+	for i := range 500 { // all in use
+		s.topicOf(fmt.Sprint(i), now).pending = 1
+	}
+	if len(s.topics) != 500 || s.crowd < 500 {
+		t.Errorf("%d topics are known, and the next look comes with %d; want 500 and more", len(s.topics), s.crowd)
+	}
 }

@@ -37,12 +37,11 @@ type Kafka struct {
 	wg     sync.WaitGroup // every goroutine of the sink
 	link
 
-	mu        sync.Mutex // guards everything below
-	closed    bool
-	topics    map[string]*topic // never forgotten: they exist, or records wait for them
-	lastTopic *topic            // of Send
-	lanes     map[int32]*lane
-	pool      pool
+	mu     sync.Mutex // guards everything below
+	closed bool
+	directory
+	lanes map[int32]*lane
+	pool  pool
 	outbox
 	hash   hash
 	line   inquiry
@@ -108,7 +107,7 @@ func Open(cfg Config) (*Kafka, error) {
 // newKafka makes a sink without brokers.
 func newKafka(cfg Config) *Kafka {
 	s := &Kafka{
-		cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default()), link: link{wire: usualWire}, topics: map[string]*topic{},
+		cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default()), link: link{wire: usualWire}, directory: directory{topics: map[string]*topic{}, keep: usualKeep},
 		lanes: map[int32]*lane{}, outbox: outbox{wake: make(chan struct{}, 1)}, counts: counts{topics: map[string]*uint64{}},
 		uploads: uploads{store: cfg.Store, open: map[string]*upload{}}, hash: hash{by: kgo.StickyKeyPartitioner(nil).ForTopic("")},
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -185,6 +186,32 @@ func TestPassOverOfAClosedSinkDoesNothing(t *testing.T) {
 		}
 		b.PassOver(&a, nil)
 	}
+}
+
+// A topic that is halted is not forgotten, although nothing may wait for it.
+func TestAHaltedTopicIsNotForgotten(t *testing.T) {
+	c := limited(t, 20_000)
+	b := open1(t, config(c.ListenAddrs()))
+	b.send("a", "k", 10)
+	b.send("b", "k", 10)
+	b.all()
+	tooLargeFor(b, "a", "k")
+	a := b.refused()
+	b.mu.Lock()
+	b.keep = keep{}
+	b.sweep(time.Now())
+	_, isA := b.topics["a"]
+	_, isB := b.topics["b"]
+	b.mu.Unlock()
+	if !isA || isB {
+		t.Errorf("a is known: %t, b is known: %t", isA, isB)
+	}
+	b.send("a", "k", 10)
+	b.send("b", "k", 10)
+	b.collect(func() bool { return len(b.acked) == 30 })
+	b.PassOver(&a, nil)
+	b.collect(func() bool { return len(b.acked) == 40 })
+	b.checkLog(c.ListenAddrs(), "a", "b")
 }
 
 // The order per key holds whatever the brokers answer while records are refused and passed over.

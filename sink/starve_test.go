@@ -157,6 +157,31 @@ func TestAPartitionWithoutALeaderWaits(t *testing.T) {
 	}
 }
 
+// As long as an old request may be written, no partition begins anew under another producer id, so it isn't forgotten either.
+func TestAPartitionWithAnUnansweredRequestIsNotForgotten(t *testing.T) {
+	to := still(t)
+	p := to.give(0, 1)
+	p.answered(p.next(), nil, time.Now())
+	p.silence = time.Now().Add(time.Hour)
+	to.s.keep, to.asking = keep{}, false
+	cl, err := kgo.NewClient() // forgets what the sink forgets
+	if err != nil {
+		t.Fatal(err)
+	}
+	to.s.cl = cl
+	t.Cleanup(func() {
+		to.s.wg.Wait()
+		cl.Close()
+	})
+	if to.s.sweep(time.Now()); to.s.topics["a"] == nil {
+		t.Error("forgotten")
+	}
+	p.silence = time.Time{}
+	if to.s.sweep(time.Now()); to.s.topics["a"] != nil {
+		t.Error("not forgotten later")
+	}
+}
+
 // A record asks for a partition that the topic gets later.
 func TestAPartitionThatIsAddedLaterGoesOn(t *testing.T) {
 	to := still(t)

@@ -57,6 +57,9 @@ const (
 func (s *Kafka) topicOf(name string, now time.Time) *topic {
 	t := s.topics[name]
 	if t == nil {
+		if len(s.topics) >= max(s.keep.topics, s.crowd) && s.tx == nil { // a partition keeps its numbers as long as its producer id
+			s.sweep(now)
+		}
 		t = &topic{s: s, name: name, parts: map[int32]*partition{}, since: now}
 		s.topics[name] = t
 	}
@@ -262,4 +265,55 @@ func (t *topic) takeBack(taken func(key []byte, ticket *cdc.Ticket) bool) {
 	for _, sl := range back {
 		t.s.end(sl, -1, cdc.ErrTakenBack, 0)
 	}
+}
+
+// A sink forgets topics that are not used any more: when it knows of many, and when most of those are idle. A topic that comes again
+// is asked about as a new one is, so a changed limit, or a topic that was created again, is noticed as before.
+
+// A directory is the topics that a sink knows.
+type directory struct {
+	topics    map[string]*topic
+	lastTopic *topic // of Send
+	keep      keep
+	crowd     int // how many topics there must be before some are forgotten
+}
+
+// keep says when topics are forgotten. Tests make it smaller.
+type keep struct {
+	topics int           // which a sink has at least
+	recent time.Duration // a topic that was used within this time is used still
+}
+
+var usualKeep = keep{topics: 1000, recent: time.Minute}
+
+// sweep forgets the topics that are idle.
+func (s *Kafka) sweep(now time.Time) {
+	var idle []string
+	for name, t := range s.topics {
+		if t.pending == 0 && !t.asking && !t.halted && now.Sub(t.since) >= s.keep.recent && !t.anyBusy(now) {
+			idle = append(idle, name)
+		}
+	}
+	if 2*len(idle) >= len(s.topics) {
+		for _, name := range idle {
+			s.topics[name].drop()
+			delete(s.topics, name)
+		}
+		s.lastTopic = nil
+		s.wg.Go(func() { s.cl.PurgeTopicsFromClient(idle...) }) // it never produces by itself, so nothing is lost
+	}
+	s.crowd = 2 * len(s.topics) // else the topics that are used would be looked at once for each new one
+}
+
+// anyBusy reports whether a partition has something to remember: that it is halted, or that a request may still be written.
+func (t *topic) anyBusy(now time.Time) bool {
+	if now.Before(t.silence) {
+		return true
+	}
+	for _, p := range t.parts {
+		if p.state == halted || now.Before(p.silence) {
+			return true
+		}
+	}
+	return false
 }
