@@ -22,13 +22,36 @@ type row struct {
 	Old        []value   `json:"old,omitempty"` // absent if the server sent no old row
 }
 
-// relation is a cdc.Relation with a replica identity that can be read.
+// relation is a cdc.Relation, field by field.
 type relation struct {
-	ID              uint32       `json:"oid"`
-	Schema          string       `json:"schema"`
-	Name            string       `json:"name"`
-	ReplicaIdentity string       `json:"replica_identity"`
-	Columns         []cdc.Column `json:"columns"`
+	ID              uint32   `json:"oid"`
+	Schema          string   `json:"schema"`
+	Name            string   `json:"name"`
+	ReplicaIdentity string   `json:"replica_identity"`
+	Columns         []column `json:"columns"`
+}
+
+// column has the fields of cdc.Column in the same order, because it is converted from and to one.
+type column struct {
+	Name    string `json:"name"`
+	TypeOID uint32 `json:"type_oid"`
+	TypeMod int32  `json:"typmod"`
+	Key     bool   `json:"key,omitempty"`
+
+	NotNull       bool     `json:"not_null,omitempty"`
+	KeyPosition   int      `json:"key_position,omitempty"`
+	Generated     bool     `json:"generated,omitempty"`
+	Identity      string   `json:"identity,omitempty"`
+	HasDefault    bool     `json:"has_default,omitempty"`
+	Default       string   `json:"default,omitempty"`
+	TypeName      string   `json:"type,omitempty"`
+	BaseType      uint32   `json:"base_type_oid,omitempty"`
+	BaseTypeMod   int32    `json:"base_typmod,omitempty"`
+	BaseName      string   `json:"base_name,omitempty"`
+	ElementType   uint32   `json:"element_type_oid,omitempty"`
+	ElementName   string   `json:"element_name,omitempty"`
+	EnumLabels    []string `json:"enum_labels,omitempty"`
+	ElementLabels []string `json:"element_labels,omitempty"`
 }
 
 // value is a text, null, {"unchanged": true}, or {"base64": "…"} for bytes that are no text: only the
@@ -82,9 +105,12 @@ func marshal(v any) ([]byte, error) {
 func encodeEvent(ev *cdc.Event) ([]byte, error) {
 	rel := ev.Relation()
 	r := row{Kind: ev.Kind.String(), LSN: ev.LSN, CommitTime: ev.Time.UTC(), Values: valuesOf(ev.Row), Old: valuesOf(ev.Old)}
-	r.Relation = relation{ID: rel.ID, Schema: rel.Schema, Name: rel.Name, Columns: rel.Columns}
+	r.Relation = relation{ID: rel.ID, Schema: rel.Schema, Name: rel.Name, Columns: make([]column, len(rel.Columns))}
 	if rel.ReplicaIdentity != 0 {
 		r.Relation.ReplicaIdentity = string(rune(rel.ReplicaIdentity))
+	}
+	for i := range rel.Columns {
+		r.Relation.Columns[i] = column(rel.Columns[i])
 	}
 	b, err := marshal(&r)
 	if err != nil {
@@ -109,9 +135,12 @@ func decodeEvent(text []byte) (*cdc.Event, error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, err
 	}
-	rel := &cdc.Relation{ID: r.Relation.ID, Schema: r.Relation.Schema, Name: r.Relation.Name, Columns: r.Relation.Columns}
+	rel := &cdc.Relation{ID: r.Relation.ID, Schema: r.Relation.Schema, Name: r.Relation.Name}
 	if len(r.Relation.ReplicaIdentity) == 1 {
 		rel.ReplicaIdentity = r.Relation.ReplicaIdentity[0]
+	}
+	for i := range r.Relation.Columns {
+		rel.Columns = append(rel.Columns, cdc.Column(r.Relation.Columns[i]))
 	}
 	ev := &cdc.Event{LSN: r.LSN, Time: r.CommitTime.UTC()}
 	for k := cdc.Insert; k <= cdc.Message; k++ {
