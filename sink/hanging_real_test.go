@@ -73,12 +73,12 @@ func TestRealFenceEndsWhatTheBrokersLeaveOpen(t *testing.T) {
 			}
 		}
 	}
-	begun := func() *txBench {
+	begun := func(fences int) *txBench {
 		t.Helper()
 		b := openTx(t, k.Brokers(), new(wire))
 		var log testenv.Output
 		b.s.log = slog.New(slog.NewTextHandler(&log, nil))
-		for range 2 {
+		for range fences {
 			if err := b.s.Fence(patient(t)); err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestRealFenceEndsWhatTheBrokersLeaveOpen(t *testing.T) {
 		b.s.Begin()
 		return b
 	}
-	b := begun()
+	b := begun(2)
 	b.s.tx.coordinator = &leaderless{b.s.tx.coordinator, func() {
 		if err := k.Kill(int(victim)); err != nil {
 			t.Error(err)
@@ -123,7 +123,7 @@ func TestRealFenceEndsWhatTheBrokersLeaveOpen(t *testing.T) {
 		return err == nil && ok && end.Offset == 2
 	})
 
-	next := begun()
+	next := begun(1)
 	if got := visible("cp"); len(got) > 0 {
 		t.Errorf("the checkpoints are %v, although an event is lost", got)
 	}

@@ -28,6 +28,7 @@ type transactions struct {
 	coordinator coordinator
 	id          string
 	checkpoints string // topic
+	warned      bool   // of the brokers' release; Fence only
 
 	state     txState
 	latest    bool // transaction.version 2
@@ -44,7 +45,6 @@ type transactions struct {
 	joined    map[topicPartition]bool // of the open transaction; unless latest
 	toJoin    []topicPartition
 	joins     bool // a goroutine joins them
-	warned    bool // of the brokers' release
 
 	commits uint64
 	lost    error
@@ -97,12 +97,12 @@ func (s *Kafka) Fence(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("initialize transactional id %s: %w", tx.id, s.unreachable(err))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if has.LeavesTransactionsOpen() && !tx.warned {
 		tx.warned = true
 		s.log.Warn(kafka.LeavesTransactionsOpen)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.forget()
 	tx.latest, tx.lost, tx.state = latest, nil, unfenced
 	tx.number += 2

@@ -289,7 +289,7 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 		if ok() {
 			return
 		}
-		time.Sleep(max(20*time.Millisecond, time.Since(from)))
+		time.Sleep(min(max(20*time.Millisecond, time.Since(from)), time.Second))
 		if time.Now().After(give) {
 			t.Fatalf("not in %s: %s", limit, what)
 		}
@@ -362,7 +362,7 @@ func (s *setting) settle(w *watch, limit time.Duration) ledger.Report {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	time.Sleep(500 * time.Millisecond) // for what comes too much
+	time.Sleep(time.Second) // for what comes too much: longer than a fetch waits
 	rep := w.ledger.Check()
 	s.t.Logf("ledger: %s", &rep)
 	return rep

@@ -1,13 +1,10 @@
 package e2e
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
 // A crash in the middle of a large transaction repeats what was delivered since the newest checkpoint, and not the transaction.
@@ -17,10 +14,7 @@ func TestACrashInALargeTransactionDoesNotStartItOver(t *testing.T) {
 	for _, k := range kinds[:2] { // those with a position
 		t.Run(k.name, func(t *testing.T) {
 			s := k.newSetting(t, pg, kafka)
-			link := wire.New(t) // so slow that there are several checkpoints on the way
-			link.Serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
-			link.Slow(4 << 20)
-			s.through = strings.Replace(s.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), link.Address(), 1)
+			s.throttle(pg, 2<<20) // so slow that there are several checkpoints on the way
 			w := s.follow()
 			r := s.startReady()
 			const many = 120_000
@@ -28,9 +22,12 @@ func TestACrashInALargeTransactionDoesNotStartItOver(t *testing.T) {
  SELECT 'order', 'k' || i % 50, 'Changed', json_build_object('n', i) FROM generate_series(1, 120000) i`)
 			eventually(t, 3*time.Minute, "the first half", func() bool { return w.count() > many/2 })
 			r.kill()
+			if n := w.count(); n >= many {
+				t.Fatalf("all %d records were there when the relay was killed: this says nothing", n)
+			}
 			r = s.startReady()
 			rep := s.settle(w, 3*time.Minute)
-			if rep.Lost+rep.Invented+rep.Disordered+rep.Changed+rep.Moved > 0 || rep.Duplicates > many/4 {
+			if rep.Lost+rep.Invented+rep.Disordered+rep.Changed+rep.Moved > 0 || !k.byKey && rep.Scattered > 0 || rep.Duplicates > many/4 {
 				t.Errorf("less than half of what was delivered may come twice, but: %s", &rep)
 			}
 			t.Logf("%d events came twice", rep.Duplicates)

@@ -15,7 +15,7 @@ import (
 	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
-// servers are what all runs share: three brokers, each behind a wire of its own, and a Postgres of each version.
+// servers are what all runs share: the brokers, each behind a wire of its own, and a Postgres of each version.
 type servers struct {
 	t       testing.TB
 	kafka   *testenv.KafkaCluster
