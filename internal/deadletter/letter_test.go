@@ -116,6 +116,27 @@ func TestARowIsTheSameAfterALetter(t *testing.T) {
 	}
 }
 
+// Letters stay in the topic for years, so a row has the same text in every version.
+func TestTheTextOfARow(t *testing.T) {
+	rel := &cdc.Relation{ID: 16390, Schema: "public", Name: "outbox", ReplicaIdentity: 'f', Columns: []cdc.Column{
+		{Name: "id", TypeOID: 20, TypeMod: -1, Key: true},
+		{
+			Name: "all", TypeOID: 1, TypeMod: 2, Key: true, NotNull: true, KeyPosition: 3, Generated: true, Identity: "a", HasDefault: true, Default: "'<x>'",
+			TypeName: "t", BaseType: 4, BaseTypeMod: 5, BaseName: "b", ElementType: 6, ElementName: "e", EnumLabels: []string{"l"}, ElementLabels: []string{"m"},
+		},
+	}}
+	ev := &cdc.Event{Kind: cdc.Update, LSN: 0x16B3748, Time: committed, Row: cdc.Row{Relation: rel, Values: []cdc.Value{{Bytes: []byte("7")}, {Unchanged: true}}}}
+	ev.Old = cdc.Row{Relation: rel, Values: []cdc.Value{{}, {Bytes: []byte("\xff")}}}
+	const want = `{"kind":"update","lsn":"0/16B3748","commit_time":"2026-03-04T05:06:07.891234Z","relation":{"oid":16390,"schema":"public","name":"outbox",` +
+		`"replica_identity":"f","columns":[{"name":"id","type_oid":20,"typmod":-1,"key":true},` +
+		`{"name":"all","type_oid":1,"typmod":2,"key":true,"not_null":true,"key_position":3,"generated":true,"identity":"a","has_default":true,"default":"'<x>'",` +
+		`"type":"t","base_type_oid":4,"base_typmod":5,"base_name":"b","element_type_oid":6,"element_name":"e","enum_labels":["l"],"element_labels":["m"]}]},` +
+		`"values":["7",{"unchanged":true}],"old":[null,{"base64":"/w=="}]}`
+	if got := string(encoded(t, &Letter{Token: "t", CommitTime: ev.Time, Event: ev}).Value); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 // A message comes back from its letter byte for byte, also if its content is no text, which JSON would change.
 func TestAMessageIsTheSameAfterALetter(t *testing.T) {
 	for _, content := range []string{`{"id":"u-1","aggregate_type":"order","aggregate_id":"k","payload":1,"x":"<"}`, "{", "", "a\xff\xfe", "\x00"} {
