@@ -45,7 +45,7 @@ func (m iam) Authenticate(ctx context.Context, host string) (sasl.Session, []byt
 // connectToMSK is a presigned request for the action Connect, its parameters as JSON, as MSK's own library for Java writes them.
 func connectToMSK(c aws.Credentials, region, host string, now time.Time) ([]byte, error) {
 	const service = "kafka-cluster"
-	signed := aws.Presign(c, service, region, host, url.Values{"Action": {service + ":Connect"}}, now, 5*time.Minute)
+	signed := aws.Presign(c, service, region, host, url.Values{"Action": {service + ":Connect"}}, now, 15*time.Minute)
 	out := map[string]string{"version": "2020_10_22", "host": host, "user-agent": "walpost"}
 	for name := range signed {
 		out[strings.ToLower(name)] = signed.Get(name)
