@@ -189,6 +189,7 @@ func TestParkedEventsKeepTheirClaims(t *testing.T) {
 	t.Parallel()
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
+	s.source = ", slot: " + s.slot() // the server is shared
 	store := t.TempDir()
 	s.extra = fmt.Sprintf("records: {claim_check: {over: 4KiB, store: file, path: %q}}\ndelivery: {on_poison: park_key, parking_topic: %s, dead_letter_topic: %s}\n", store, s.prefix+"parked", s.prefix+"dead")
 	c := s.resolve(store, s.topics...)

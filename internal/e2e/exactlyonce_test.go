@@ -39,6 +39,7 @@ func exactlyOnceThroughKills(t *testing.T, postgres string, k *testenv.KafkaClus
 	t.Helper()
 	pg := testenv.Postgres(t, postgres)
 	s := newSetting(t, pg, pg.Database(t), k)
+	s.source = ", slot: " + s.slot() // the server is shared
 	s.extra = "delivery: {guarantee: exactly_once}"
 	kills := 10
 	numbers(t, map[string]*int{"WALPOST_EXACTLY_KILLS": &kills})
@@ -66,6 +67,7 @@ func TestAFrozenProcessIsFenced(t *testing.T) {
 	t.Parallel()
 	pg, kafka := testenv.Postgres(t, "16"), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
+	s.source = ", slot: " + s.slot() // the server is shared
 	s.extra = "delivery: {guarantee: exactly_once}\nhalt_linger: 0s"
 	var mu sync.Mutex
 	seen := map[string]int{}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -395,7 +396,7 @@ func (s *storm) freeze() {
 		return
 	}
 	signal := func(sig syscall.Signal) {
-		if err := h.cmd.Process.Signal(sig); err != nil {
+		if err := h.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) { // it has ended since
 			s.t.Fatal(err)
 		}
 	}

@@ -60,6 +60,7 @@ func TestRowsComeBackFromProtobuf(t *testing.T) {
 	url := "http://" + testenv.Registry(t) + "/apis/ccompat/v7"
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
+	s.source = ", slot: " + s.slot() // the server is shared
 	api, err := sr.NewClient(sr.URLs(url))
 	if err != nil {
 		t.Fatal(err)
