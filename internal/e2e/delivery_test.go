@@ -9,7 +9,6 @@ import (
 
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
 // Half of the rows see clean restarts, which repeat nothing; the other half kill -9, which may repeat, but in contiguous re-runs.
@@ -147,7 +146,7 @@ func TestBigTransactionIsInterrupted(t *testing.T) {
 	const rows = 60_000
 	pg, kafka := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_sender_timeout", "5s")), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
-	s.throttle(pg, 4<<20)
+	s.wired(pg).Slow(4 << 20)
 	r := s.startReady()
 	w := s.follow()
 
@@ -173,15 +172,4 @@ func TestBigTransactionIsInterrupted(t *testing.T) {
 	s.onceEach(w, time.Minute)
 	step("all there")
 	r.stopsClean()
-}
-
-// throttle lets the relays read so many bytes per second from the server.
-func (s *setting) throttle(pg *testenv.PG, bytesPerSecond int) {
-	s.t.Helper()
-	server, link := fmt.Sprintf("127.0.0.1:%d", pg.Port()), wire.New(s.t)
-	link.Serve(server)
-	link.Slow(bytesPerSecond)
-	if s.through = strings.Replace(s.dsn, server, link.Address(), 1); s.through == s.dsn {
-		s.t.Fatalf("%s is not in %s", server, s.dsn)
-	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/internal/testenv/short"
+	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
 // program is the built walpost.
@@ -113,6 +114,17 @@ func unique(prefix string) string {
 	defer uniqueMu.Unlock()
 	uniqueN++
 	return fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), uniqueN)
+}
+
+// wired has the relays reach the server through a wire.
+func (s *setting) wired(pg *testenv.PG) *wire.Wire {
+	s.t.Helper()
+	server, link := fmt.Sprintf("127.0.0.1:%d", pg.Port()), wire.New(s.t)
+	link.Serve(server)
+	if s.through = strings.Replace(s.dsn, server, link.Address(), 1); s.through == s.dsn {
+		s.t.Fatalf("%s is not in %s", server, s.dsn)
+	}
+	return link
 }
 
 // config writes walpost.yaml and returns its path.

@@ -37,15 +37,11 @@ func TestEachSourceKeepsItsPromiseThroughFaults(t *testing.T) {
 	kafka := testenv.KafkaPrivate(t, 1, props)
 	eachKind(t, func(t *testing.T, k kind) {
 		pg := testenv.Postgres(t, "17", testenv.Private(), testenv.Param("max_connections", "40"), testenv.Param("track_commit_timestamp", "on"))
-		toKafka, toPG := proxies[k.name], wire.New(t)
-		toPG.Serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
+		toKafka := proxies[k.name]
 		s := k.newSetting(t, pg, kafka)
 		s.brokers = []string{toKafka.Address()}
 		s.source = strings.Replace(s.source, "lease: 15s", "lease: 30s", 1) // no lease ends but by a crash
-		s.through = strings.Replace(s.dsn, fmt.Sprintf(":%d/", pg.Port()), ":"+toPG.Address()[strings.LastIndex(toPG.Address(), ":")+1:]+"/", 1)
-		if s.through == s.dsn {
-			t.Fatalf("the port is not in %s", s.dsn)
-		}
+		toPG := s.wired(pg)
 		writers, rounds := 16, 1
 		numbers(t, map[string]*int{"WALPOST_POLL_WRITERS": &writers, "WALPOST_POLL_ROUNDS": &rounds})
 		w := s.follow()

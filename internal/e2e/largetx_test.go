@@ -14,7 +14,7 @@ func TestACrashInALargeTransactionDoesNotStartItOver(t *testing.T) {
 	for _, k := range kinds[:2] { // those with a position
 		t.Run(k.name, func(t *testing.T) {
 			s := k.newSetting(t, pg, kafka)
-			s.throttle(pg, 2<<20) // so slow that there are several checkpoints on the way
+			s.wired(pg).Slow(2 << 20) // so slow that there are several checkpoints on the way
 			w := s.follow()
 			r := s.startReady()
 			const many = 120_000

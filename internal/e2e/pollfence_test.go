@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
 // A worker waits for an answer of Postgres that does not come, while its records wait for their topic. Its lease ends, and another worker claims the
@@ -18,10 +17,7 @@ func TestNoRecordArrivesAfterItsLease(t *testing.T) {
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.claimed(pg, "claim", "")
 	s.source = strings.Replace(s.source, "lease: 20s", "lease: 8s", 1) // the test waits for its end
-	link := wire.New(t)
-	link.Serve(fmt.Sprintf("127.0.0.1:%d", pg.Port()))
-	direct := s.dsn
-	s.through = strings.Replace(s.dsn, fmt.Sprintf(":%d/", pg.Port()), ":"+link.Address()[strings.LastIndex(link.Address(), ":")+1:]+"/", 1)
+	link, direct := s.wired(pg), s.dsn
 	first := s.startReady()
 	var ids []string
 	for n := 1; n <= 2; n++ {

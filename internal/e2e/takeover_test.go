@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,13 +29,8 @@ type pair struct {
 func newPair(t *testing.T, version string) *pair {
 	t.Helper()
 	pg, kafka := testenv.Postgres(t, version, testenv.Private(), testenv.Param("wal_sender_timeout", "1h")), testenv.Kafka(t)
-	p := &pair{setting: newSetting(t, pg, pg.Database(t), kafka), pg: pg, wire: wire.New(t)}
-	server := fmt.Sprintf("127.0.0.1:%d", pg.Port())
-	p.wire.Serve(server)
-	p.through = strings.Replace(p.dsn, server, p.wire.Address(), 1)
-	if p.through == p.dsn {
-		t.Fatalf("%s is not in %s", server, p.dsn)
-	}
+	p := &pair{setting: newSetting(t, pg, pg.Database(t), kafka), pg: pg}
+	p.wire = p.wired(pg)
 	p.all = p.follow()
 	p.first = p.startReady()
 	p.through = ""

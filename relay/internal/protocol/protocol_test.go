@@ -16,6 +16,9 @@ var (
 	maxStates = flag.Int("states", 4_000_000, "the most states of one exploration")
 )
 
+// raced says that only the small explorations run: nothing here runs in parallel, and .ci/beside runs all of them without the detector.
+var raced = short.Raced(false, true)
+
 // pageText is docs/protocol.md without its line breaks.
 func pageText(t *testing.T) string {
 	t.Helper()
@@ -46,7 +49,7 @@ var bounds = []struct {
 func TestTheProtocolKeepsItsPromises(t *testing.T) {
 	text := pageText(t)
 	for _, b := range bounds {
-		if (raceDetector || short.Pick(false, true)) && !b.small {
+		if short.Pick(raced, true) && !b.small {
 			continue
 		}
 		if *faults >= 0 {
@@ -128,7 +131,7 @@ func TestEachBrokenVariantIsFound(t *testing.T) {
 			if want.found == "" {
 				t.Fatal("nothing says how it shows")
 			}
-			if raceDetector && want.faults > 1 {
+			if raced && want.faults > 1 {
 				t.Skip(".ci/beside explores it without the race detector")
 			}
 			b := Bound{ExactlyOnce: v.exactlyOnce(), Items: []string{"ab", "a"}, Window: 2, Faults: want.faults}
