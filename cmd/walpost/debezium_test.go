@@ -234,7 +234,7 @@ func TestNoSecretIsWrittenWhereverTheInputEnds(t *testing.T) {
 		}
 		for end := 0; end < len(c.input); end += short.Pick(cutStep, 101) {
 			for _, format := range []input.Format{input.Auto, input.Connect, input.Server, input.Strimzi} {
-				out := everything(c.input[:end], convert.Options{Format: format, Tables: []string{"public.outbox"}})
+				out := everything(t, c.input[:end], convert.Options{Format: format, Tables: []string{"public.outbox"}})
 				for _, s := range c.secrets {
 					if strings.Contains(out, s) {
 						t.Fatalf("%s: cut at %d and read as %s, the secret %q is in\n%s", c.name, end, format, s, out)
@@ -245,49 +245,21 @@ func TestNoSecretIsWrittenWhereverTheInputEnds(t *testing.T) {
 	}
 }
 
-// everything is all that a conversion says.
-func everything(text []byte, o convert.Options) string {
+// everything is all that a conversion says. Each objection that walpost has to the configuration belongs to a field, so the rest can be read.
+func everything(t *testing.T, text []byte, o convert.Options) string {
 	r, err := convert.Convert(text, o)
 	if err != nil {
 		return err.Error()
 	}
 	refuse(r)
+	for _, f := range r.Report {
+		if f.Option == "" {
+			t.Fatalf("not even YAML: %s\n%s", f.Text, r.YAML)
+		}
+	}
 	var b strings.Builder
 	printReport(&b, r)
 	return b.String() + string(r.YAML)
-}
-
-// Whatever the input is, there is an answer, and a configuration that walpost can read and has no
-// objection to but those reported.
-func FuzzConvert(f *testing.F) {
-	for _, c := range conversionCases(f) {
-		f.Add(c.input, []byte(nil), "public.outbox")
-	}
-	f.Fuzz(func(t *testing.T, text, worker []byte, table string) {
-		o := convert.Options{Worker: worker}
-		if table != "" {
-			o.Tables = []string{table}
-		}
-		r, err := convert.Convert(text, o)
-		if err != nil {
-			if exitCode(err) != exitUsage {
-				t.Fatalf("exit %d: %v", exitCode(err), err)
-			}
-			return
-		}
-		refuse(r)
-		if r.YAML == nil && !r.Unsupported() {
-			t.Fatal("nothing is written, and nothing is unsupported")
-		}
-		if r.YAML != nil && !r.Unsupported() && len(wrongWith(r.YAML)) > 0 {
-			t.Fatalf("%v\n%s", wrongWith(r.YAML), r.YAML)
-		}
-		for _, p := range wrongWith(r.YAML) {
-			if p.Field == "" {
-				t.Fatalf("not even YAML: %v\n%s", p, r.YAML)
-			}
-		}
-	})
 }
 
 // cloudEventsConnector has a converter that walpost does not have. Without it, records would be written as
