@@ -12,7 +12,7 @@ import (
 //   - Each send wakes a thread of this process, also while nobody reads, because the runtime waits for all sockets. Between
 //     raise and lower, that takes half a buffer.
 //   - The walsender sends each message by itself, and its kernel puts each into a packet. Only while the receive buffer is full
-//     does it gather them. So a small buffer, while walpost reads, halves the server's CPU time per row.
+//     does it gather them. So a small buffer, while walpost keeps reading, halves the server's CPU time per row.
 //
 // It does nothing for a connection that isn't TCP.
 type tcpSocket struct {
@@ -20,8 +20,7 @@ type tcpSocket struct {
 	low, high func(fd uintptr)
 	ask       func(fd uintptr)
 	arrived   int  // what ask has found
-	small     bool // the buffer has smallBuffer while walpost reads
-	wide      bool // it may grow now
+	small     bool // the buffer has smallBuffer
 }
 
 const (
@@ -45,33 +44,34 @@ func newTCPSocket(conn net.Conn) *tcpSocket {
 	s.ask = func(fd uintptr) { s.arrived, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }
 	s.control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		_, fixed := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK)
-		s.small = err == nil && fixed == nil && time.Duration(info.Min_rtt)*time.Microsecond <= smallWithin
+		if err == nil && time.Duration(info.Min_rtt)*time.Microsecond <= smallWithin {
+			s.narrow(fd)
+		}
 	})
-	s.wide = true
-	s.reading()
 	return s
 }
 
-// reading fixes a small buffer, if the walsender is within this host and resting can undo that (Linux 5.14 and newer).
-func (s *tcpSocket) reading() {
-	if s.small && s.wide {
-		s.control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, smallBuffer) })
-		s.wide = false
+// narrow fixes a small buffer, if resting can undo that (Linux 5.14 and newer).
+func (s *tcpSocket) narrow(fd uintptr) {
+	if _, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK); err == nil {
+		s.small = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, smallBuffer) == nil
 	}
 }
 
-// resting doubles the buffer while nobody reads, and lets the kernel grow it further. It can't grow one of a fixed size, and small
+// resting doubles a small buffer once nobody reads, and lets the kernel grow it further. It can't grow one of a fixed size, and small
 // packets take many times their size of it. When it's full of them, the kernel drops what the server sends and closes the window. Then
 // it takes no packet any more, nor the acknowledgements of our statuses: the statuses stop, and the server ends the walsender after
 // wal_sender_timeout.
+//
+// It stays wide for the rest of the session. A server that has seen a wide window makes packets of up to 64 KiB within a host. They wouldn't
+// fit into that of a small buffer any more, so it would send a part every 200 ms, on and on.
 func (s *tcpSocket) resting() {
-	if s.small && !s.wide {
+	if s.small {
+		s.small = false
 		s.control(func(fd uintptr) {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 2*smallBuffer)
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0)
 		})
-		s.wide = true
 	}
 }
 

@@ -9,7 +9,6 @@ type tcpSocket struct{}
 
 func newTCPSocket(net.Conn) *tcpSocket { return nil }
 
-func (*tcpSocket) reading()     {}
 func (*tcpSocket) resting()     {}
 func (*tcpSocket) raise()       {}
 func (*tcpSocket) lower()       {}

@@ -53,9 +53,9 @@ const (
 	drainFrom = 8 << 10
 	// resumedAfter is how long nobody must have read for silence to be counted anew.
 	resumedAfter = time.Second
-	// restsAfter is how long nobody must have read for the next status to give the socket more room. That should be soon, because each
-	// wait of the server's kernel before it sends again what was dropped is twice the one before.
-	restsAfter = 100 * time.Millisecond
+	// restsAfter is how long nobody must have read for the next status to give the socket more room. A start and a Kafka transaction take
+	// less. It should be soon, because each wait of the server's kernel before it sends again what was dropped is twice the one before.
+	restsAfter = 500 * time.Millisecond
 )
 
 func newWire(conn net.Conn) *wire {
@@ -125,7 +125,6 @@ func (w *wire) fill(ctx context.Context, now, deadline time.Time) error {
 	w.w += n
 	w.read = time.Now()
 	if n > 0 {
-		w.socket.reading()
 		w.heard = w.read
 		return nil // an error comes again
 	}
