@@ -268,6 +268,7 @@ type proc struct {
 	stuck       string // the first write under this key is waited for in vain
 	inStuck     bool   // it is being waited for
 	lies        string // the first write under this key succeeds, and says that it did not
+	late        string // the first write under this key is given up, and arrives when the next start has looked once
 	sink        *fakeSink
 	log         *fakeLog // nil in a world that does not park
 

@@ -364,7 +364,9 @@ type fakeStore struct {
 	p     *proc
 	mu    sync.Mutex
 	in    bool
-	saves int // guarded by the world
+	saves int    // guarded by the world
+	loads int    // since late was set; guarded by the world, as late is
+	late  func() // a given-up Save, which arrives right before the second Load; nil for none
 }
 
 func (s *fakeStore) enter(ctx context.Context) error {
@@ -416,6 +418,10 @@ func (s *fakeStore) Load(ctx context.Context, name string) (map[string][]byte, e
 	if err := w.settled(ctx, s.p); err != nil {
 		return nil, err
 	}
+	if s.loads++; s.late != nil && s.loads == 2 {
+		s.late()
+		s.late = nil
+	}
 	if w.storeDown || s.p.dead {
 		return nil, errors.New("store cannot be reached")
 	}
@@ -453,6 +459,10 @@ func (s *fakeStore) Save(ctx context.Context, key string, value []byte) error {
 		w.mu.Lock()
 		s.p.stuck = ""
 		return ctx.Err()
+	}
+	if s.p.late == key {
+		s.p.late, s.loads, s.late = "", 0, func() { w.keep(s.p, key, value) }
+		return errors.New("write: not acknowledged")
 	}
 	s.saves++
 	if nth := s.saves; w.storeLate && w.rng.IntN(3) == 0 {

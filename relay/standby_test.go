@@ -86,6 +86,26 @@ func TestTwoProcessesNeverWriteUnderOneKey(t *testing.T) {
 	})
 }
 
+// A first record that was given up may arrive between the two looks of the next start. Another process may have looked before it came, so
+// it's as if another one had moved the checkpoint: the start begins anew.
+func TestALateFirstRecordIsNoProgress(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		a := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		time.Sleep(2 * time.Second)
+		w.do(func() { a.late = "shop/2." + a.relay.holder })
+		w.cut(errNet)
+		w.commit("a")
+		w.want(t, 10*time.Second, "delivered", w.allDelivered)
+		a.stopped(t, 5*time.Second)
+		a.wantLog(t, "the checkpoint moved while this process waited for the slot", 1)
+		if epoch := w.newest().Epoch; epoch != 3 {
+			t.Errorf("epoch %d", epoch)
+		}
+	})
+}
+
 // A process that takes the slot after another one, and fails behind its first record, must not take that record for a sign that nobody else
 // had the slot: the other one has come further.
 func TestAFailedAttemptDoesNotHideTheOtherHolder(t *testing.T) {

@@ -4,10 +4,8 @@ package protocol
 type commitState uint8
 
 const (
-	idle    commitState = iota // none is under way
-	asked                      // the answer is awaited
-	unknown                    // nobody knows: the process must fence itself first
-	settles                    // it has done that, and must read the checkpoint
+	idle  commitState = iota // none is under way
+	asked                    // the answer is awaited
 )
 
 // fence is InitProducerID: the transactional id belongs to one process from now on, and the transaction
@@ -19,30 +17,11 @@ func (m *model) fenceAndRead(s *state, i int, do doing) {
 	if m.variant == ReadBeforeFence {
 		do("fences the transactional id", func(t *state, p *proc) {
 			m.fence(t, uint8(i+1))
-			p.base = m.lib.read(t.topic).rec
-			m.beginFirst(t, i)
+			p.base, p.phase = m.lib.read(t.topic).rec, saving
 		})
 		return
 	}
-	do("reads the checkpoint again", func(t *state, p *proc) {
-		m.takeOver(t, i)
-		if p.phase == saving {
-			m.beginFirst(t, i)
-		}
-	})
-}
-
-// beginFirst sends the record that a process writes when it has the slot, in a transaction of its own.
-func (m *model) beginFirst(s *state, i int) {
-	p := &s.procs[i]
-	p.phase = saving
-	if m.variant == TakeOverOutside {
-		return
-	}
-	p.end = asked
-	if s.producer == uint8(i+1) {
-		s.ending = txn{asked: true, rec: p.save}
-	}
+	do("reads the checkpoint again", func(t *state, _ *proc) { m.takeOver(t, i) })
 }
 
 // transact cuts transactions, and finds out what became of them.
@@ -77,44 +56,34 @@ func (m *model) transact(s *state, i int, do doing, fault doing) {
 			do("the transaction is committed", func(t *state, _ *proc) { m.committed(t, i) })
 		}
 		fault("nobody knows whether the transaction is committed", func(t *state, p *proc) {
-			switch {
-			case p.phase == saving:
-				m.attemptFailed(t, i)
-			case m.variant == UnknownIsAborted:
+			switch m.variant {
+			case UnknownIsAborted:
 				p.end, p.save = idle, 0
-			case m.variant == UnknownIsCommitted:
-				m.committed(t, i)
-			case m.variant == ReadUnsettled:
-				p.end = settles
-			default:
-				p.end = unknown
-			}
-		})
-	case unknown:
-		do("fences itself", func(t *state, p *proc) { m.fence(t, me); p.end = settles })
-	case settles:
-		do("reads whether the transaction is committed", func(t *state, p *proc) {
-			now := m.lib.read(t.topic)
-			switch {
-			case (m.mark(now.rec).holder != me || now.shared) && m.variant != SettleBlindly:
-				m.quit(t, i, starting) // another process has the slot
-			case p.save != 0 && now.rec == p.save:
+			case UnknownIsCommitted:
 				m.committed(t, i)
 			default:
-				p.end, p.save = idle, 0
+				m.renew(t, i)
 			}
 		})
 	}
+}
+
+// renew ends the session of a process that can't commit any more. What became of its transaction is found out with the slot, behind a fence.
+func (m *model) renew(s *state, i int) {
+	p := &s.procs[i]
+	if p.phase == draining {
+		m.quit(s, i, starting)
+		return
+	}
+	m.free(s, uint8(i+1))
+	m.disconnect(p)
+	p.end, p.save, p.frozen = idle, 0, true
 }
 
 // committed is a transaction's good end.
 func (m *model) committed(s *state, i int) {
 	p := &s.procs[i]
 	p.end = idle
-	if p.phase == saving {
-		m.install(s, i)
-		return
-	}
 	for _, r := range m.cores.summaries[p.core].unacked {
 		p.core = m.cores.after(p.core, input{kind: inAck, row: r}).next
 	}
@@ -123,8 +92,7 @@ func (m *model) committed(s *state, i int) {
 	}
 }
 
-// rejected is what becomes of a process that is not the producer any more. If the coordinator has only ended
-// its transaction, it may go on.
+// rejected is what becomes of a process that is not the producer any more.
 func (m *model) rejected(s *state, i int, do doing) {
 	do("is fenced and ends", func(t *state, _ *proc) {
 		if int(t.faults) == m.Faults && t.fork == 0 {
@@ -132,7 +100,5 @@ func (m *model) rejected(s *state, i int, do doing) {
 		}
 		m.quit(t, i, starting)
 	})
-	if s.producer == 0 && s.procs[i].phase != saving {
-		do("learns that its transaction was aborted", func(_ *state, p *proc) { p.end = unknown })
-	}
+	do("learns that its transaction was aborted", func(t *state, _ *proc) { m.renew(t, i) })
 }

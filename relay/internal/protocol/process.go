@@ -35,10 +35,8 @@ func (m *model) process(s *state, i int, to emit) {
 	case fencing:
 		m.fenceAndRead(s, i, do)
 	case saving:
-		if p.end == idle {
-			do("its first record is durable", func(t *state, p *proc) { m.store(t, p.save); m.obsolete(t, me); m.install(t, i) })
-			fault("nobody knows whether its first record is durable", func(t *state, _ *proc) { m.attemptFailed(t, i) })
-		}
+		do("its first record is durable", func(t *state, p *proc) { m.store(t, p.save); m.obsolete(t, me); m.install(t, i) })
+		fault("nobody knows whether its first record is durable", func(t *state, _ *proc) { m.attemptFailed(t, i) })
 	case streaming, draining:
 		m.stream(s, i, do)
 		if p.phase == streaming {
@@ -132,7 +130,7 @@ func (m *model) quit(s *state, i int, to phase) {
 
 // plain reports whether the record that a process writes is in no transaction.
 func (m *model) plain(p *proc) bool {
-	return !m.ExactlyOnce || p.end == idle && (p.phase == saving || m.variant == CheckpointOutside)
+	return !m.ExactlyOnce || p.phase == saving || m.variant == CheckpointOutside
 }
 
 // free gives the slot back, if the process has it.
@@ -186,7 +184,7 @@ func (m *model) wait(s *state, i int, do doing) {
 			m.refuse(t, i, p.rec)
 		})
 	}
-	if v.refused != "" || s.holder != 0 || p.end != idle {
+	if v.refused != "" || s.holder != 0 {
 		return
 	}
 	do("takes the slot", func(t *state, p *proc) {
@@ -200,7 +198,7 @@ func (m *model) wait(s *state, i int, do doing) {
 		p.base = m.lib.read(t.topic).rec
 		switch {
 		case !m.ExactlyOnce:
-			m.takeOver(t, i)
+			p.phase = fencing
 		case m.variant == ReadBeforeFence:
 			m.takeOver(t, i)
 			if p.phase == saving {
@@ -209,8 +207,11 @@ func (m *model) wait(s *state, i int, do doing) {
 		default:
 			// Nothing that happens between these two steps depends on who has the slot, so they are one. What is in
 			// flight may be another process's to deliver, until the checkpoint has been read.
-			m.fence(t, uint8(i+1))
+			if m.variant != ReadUnsettled || !p.begun {
+				m.fence(t, uint8(i+1))
+			}
 			p.phase, p.frozen = fencing, p.begun && m.variant != KeepList
+			p.end, p.save = idle, 0
 		}
 	})
 }
@@ -230,11 +231,10 @@ func (m *model) takeOver(s *state, i int) {
 	now := m.lib.read(s.topic)
 	held, rec := now.rec, p.rec
 	p.own = held != 0 && m.mark(held).holder == me && !now.shared
-	p.contested = p.contested || m.ExactlyOnce && p.begun && !p.own
 	switch {
 	case m.variant == NoReread || m.variant == BelieveEmpty && rec == 0:
 		held = rec
-	case p.own && (m.mark(held).pos >= m.mark(rec).pos || m.variant == StartBehind):
+	case p.own && (m.progress(p, held) || m.variant == LateIsProgress):
 		rec = held
 	case rec != held:
 		m.free(s, me)
@@ -264,6 +264,12 @@ func (m *model) takeOver(s *state, i int) {
 	}
 }
 
+// progress reports whether a record says how far a process came in the session before. One that it had given up, and that has arrived late,
+// doesn't: others may have read the checkpoint before.
+func (m *model) progress(p *proc, id recID) bool {
+	return p.begun && m.mark(id).epoch == m.mark(p.durable).epoch
+}
+
 // sameHistory is Identity.SameHistory of the former session and this one.
 func (m *model) sameHistory(p *proc) bool { return m.mark(p.durable).timeline == p.found.timeline }
 
@@ -283,7 +289,7 @@ func (m *model) attemptFailed(s *state, i int) {
 	if m.plain(p) {
 		m.delay(s, p.save)
 	}
-	p.save, p.end = 0, idle
+	p.save = 0
 	m.free(s, uint8(i+1))
 	m.disconnect(p)
 }
@@ -292,7 +298,7 @@ func (m *model) attemptFailed(s *state, i int) {
 func (m *model) install(s *state, i int) {
 	p := &s.procs[i]
 	m.attempted(p)
-	resume := p.begun && m.sameHistory(p) && (p.own && !p.contested || m.variant == IgnoreOthers)
+	resume := p.begun && !m.ExactlyOnce && m.sameHistory(p) && (p.own && !p.contested || m.variant == IgnoreOthers)
 	p.durable, p.epoch, p.save = p.save, m.mark(p.save).epoch, 0
 	in := input{kind: inReconnect}
 	if !resume {

@@ -111,7 +111,7 @@ func holderName(h uint8) string { return fmt.Sprintf("holder%d", h) }
 
 // A topic holds the records that count, those of the highest epoch, sorted. The others can change
 // nothing: see checkpoint.Read.
-type topic [3]recID
+type topic [4]recID
 
 type newest struct {
 	rec    recID

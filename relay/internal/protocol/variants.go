@@ -15,7 +15,7 @@ const (
 	SameKey          // lets the holders of one epoch write under one key
 	KeepEpoch        // goes on under the old epoch although the first record of the next one may arrive
 	IgnoreOthers     // keeps what was received although another process had the slot
-	StartBehind      // writes a first record behind the position that the session has started at
+	LateIsProgress   // takes a first record that it had given up, and that arrives late, for its progress
 	BelieveEmpty     // takes an empty answer for a topic without a checkpoint
 	NoSequence       // lets the partition append a batch again that is sent again
 	EternalWalsender // never ends the walsender of a client that is gone
@@ -25,10 +25,8 @@ const (
 	UnknownIsAborted   // sends everything again if nobody knows whether it is committed
 	UnknownIsCommitted // counts a transaction as committed if nobody knows
 	ReadUnsettled      // reads whether a transaction is committed while it can still be committed
-	SettleBlindly      // goes on after that read although the newest checkpoint is another process's
 	KeepList           // commits what was in flight after a fence, before the checkpoint is read
 	CheckpointOutside  // writes the checkpoint after the transaction
-	TakeOverOutside    // writes the first record of an epoch without a transaction
 	variants
 )
 
@@ -44,7 +42,7 @@ var variantNames = [variants]string{
 	SameKey:          "one key per epoch",
 	KeepEpoch:        "keep the epoch after a failed takeover",
 	IgnoreOthers:     "ignore another holder",
-	StartBehind:      "a takeover record behind the session's start",
+	LateIsProgress:   "a late takeover record taken for progress",
 	BelieveEmpty:     "believe an empty read",
 	NoSequence:       "batches without sequence numbers",
 	EternalWalsender: "a walsender without a timeout",
@@ -54,10 +52,8 @@ var variantNames = [variants]string{
 	UnknownIsAborted:   "unknown means aborted",
 	UnknownIsCommitted: "unknown means committed",
 	ReadUnsettled:      "no fence before an unknown outcome is read",
-	SettleBlindly:      "commit after a successor's checkpoint",
 	KeepList:           "commit between the fence and the read",
 	CheckpointOutside:  "a checkpoint outside the transaction",
-	TakeOverOutside:    "a takeover record outside a transaction",
 }
 
 func (v Variant) String() string { return variantNames[v] }
