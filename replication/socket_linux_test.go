@@ -157,28 +157,38 @@ func TestABufferMayGrowWhileNobodyReads(t *testing.T) {
 }
 
 func TestAStatusFindsThatNobodyReads(t *testing.T) {
-	ours, _ := tcpPair(t)
+	ours, theirs := tcpPair(t)
 	socket := near(ours)
-	if !fixed(t, socket) {
-		t.Fatal("the buffer isn't fixed")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		s, w := connectFake(t, testConfig(), nil)
-		startFake(t, s, w)
-		s.wire.socket, s.wire.read = socket, time.Now()
-		for _, c := range []struct {
-			after time.Duration
-			fixed bool
-		}{{restsAfter, true}, {time.Millisecond, false}} {
-			time.Sleep(c.after)
-			if err := s.Confirm(t.Context(), 0); err != nil {
+	for _, waits := range []bool{false, true} {
+		if !fixed(t, socket) {
+			t.Fatal("the buffer isn't fixed")
+		}
+		if waits {
+			if _, err := theirs.Write([]byte{'k'}); err != nil {
 				t.Fatal(err)
 			}
-			if got := fixed(t, socket); got != c.fixed {
-				t.Errorf("fixed: %t, want %t", got, c.fixed)
+			if !waitUntil(func() bool { return socket.waiting() == 1 }) {
+				t.Fatal("nothing waits")
 			}
 		}
-	})
+		synctest.Test(t, func(t *testing.T) {
+			s, w := connectFake(t, testConfig(), nil)
+			startFake(t, s, w)
+			s.wire.socket, s.wire.read = socket, time.Now()
+			for _, c := range []struct {
+				after time.Duration
+				fixed bool
+			}{{restsAfter, true}, {time.Millisecond, !waits}} {
+				time.Sleep(c.after)
+				if err := s.Confirm(t.Context(), 0); err != nil {
+					t.Fatal(err)
+				}
+				if got := fixed(t, socket); got != c.fixed {
+					t.Errorf("something waits: %t: fixed: %t, want %t", waits, got, c.fixed)
+				}
+			}
+		})
+	}
 }
 
 // The end of a connection wakes a reader, too.
