@@ -1,6 +1,9 @@
 package convert
 
 import (
+	"bytes"
+	"errors"
+	"io"
 	"path/filepath"
 	"testing"
 
@@ -10,9 +13,9 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// Whatever the input is, there is an answer: a usage error, options that walpost can't take over, or a document that is YAML. What walpost says
-// to the document is tested with the cases of cmd/walpost, cut at every byte. To fuzz that too, Go would compile the whole
-// program for the fuzzer.
+// Whatever the input is, there is an answer: a usage error, options that walpost can't take over, or one document of YAML. What walpost says
+// to the document is tested with the cases of cmd/walpost, cut at many places. To fuzz that too, Go would compile the whole program for the
+// fuzzer.
 func FuzzConvert(f *testing.F) {
 	names, err := filepath.Glob("../../../cmd/walpost/testdata/debezium/*.txtar")
 	if err != nil || len(names) == 0 {
@@ -42,8 +45,15 @@ func FuzzConvert(f *testing.F) {
 		if r.YAML == nil && !r.Unsupported() {
 			t.Fatal("nothing is written, and nothing is unsupported")
 		}
-		if err := yaml.Unmarshal(r.YAML, new(map[string]any)); err != nil {
+		if r.YAML == nil {
+			return
+		}
+		docs := yaml.NewDecoder(bytes.NewReader(r.YAML))
+		if err := docs.Decode(new(map[string]any)); err != nil {
 			t.Fatalf("no YAML: %v\n%s", err, r.YAML)
+		}
+		if err := docs.Decode(new(any)); !errors.Is(err, io.EOF) {
+			t.Fatalf("more than one document: %v\n%s", err, r.YAML)
 		}
 	})
 }
