@@ -51,7 +51,6 @@ type opener struct {
 	loss    string               // token of the lost records that this attempt goes on without
 	gap     *checkpoint.Accepted // of that loss, if a person has accepted it; nil for none
 	made    bool                 // this process made the slot
-	taken   uint64               // epoch of the newest first record that this process knows to be durable; 0 for none
 	peeked  bool                 // the record of this attempt was read before Fence, so there may be a newer one
 	certain bool                 // the next attempt reads the newest one
 
@@ -196,9 +195,9 @@ func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, 
 	// the same epoch by another holder tells that this process was not the only one.
 	a.own = held != nil && held.Holder == r.holder && !held.Intended() &&
 		!slices.ContainsFunc(older, func(key string) bool { return strings.HasPrefix(key, held.Key()+".") })
-	// A write of a start that was given up may have arrived late. It says nothing of this process's progress, and another process may have
-	// read the checkpoint before it.
-	if a.own && !a.gap && held.Epoch == r.taken {
+	// The first record of a start that was given up may have arrived since rec was read. It says nothing of this process's progress, and
+	// another process may have had the slot, and read the checkpoint, before it came.
+	if a.own && !a.gap && rec != nil && rec.HolderKey() == held.HolderKey() {
 		rec, base = held, held // this process moved it, and the loop skips what it has received
 	}
 	if !records.Same(rec, held) {
@@ -227,7 +226,6 @@ func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, 
 	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 		return records.Waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
 	}
-	r.taken = next.Epoch
 	a.Stored = checkpoint.Stored{Rec: next, Older: older, Halts: now.Halts, Skips: now.Skips}
 	return nil
 }

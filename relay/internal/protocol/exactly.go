@@ -12,16 +12,21 @@ const (
 // that was open is aborted. One that the coordinator has begun to commit is committed by now.
 func (m *model) fence(s *state, me uint8) { s.producer, s.ending = me, txn{} }
 
-// fenceAndRead leads from the slot to the first record.
-func (m *model) fenceAndRead(s *state, i int, do doing) {
-	if m.variant == ReadBeforeFence {
-		do("fences the transactional id", func(t *state, p *proc) {
+// fences is the step between the slot and the second read. Until then, what was sent before may still be committed. Afterwards it may be
+// another process's to deliver, until the checkpoint has been read.
+func (m *model) fences(s *state, i int, do doing) {
+	do("fences the transactional id", func(t *state, p *proc) {
+		if m.variant != ReadUnsettled || !p.begun {
 			m.fence(t, uint8(i+1))
-			p.base, p.phase = m.lib.read(t.topic).rec, saving
-		})
-		return
-	}
-	do("reads the checkpoint again", func(t *state, _ *proc) { m.takeOver(t, i) })
+		}
+		p.end = idle
+		p.base = m.lib.read(t.topic).rec
+		if m.variant == ReadBeforeFence {
+			p.phase = saving
+			return
+		}
+		p.phase, p.frozen, p.save = reading, p.begun && m.variant != KeepList, 0
+	})
 }
 
 // transact cuts transactions, and finds out what became of them.
@@ -30,7 +35,7 @@ func (m *model) transact(s *state, i int, do doing, fault doing) {
 	sum := &m.cores.summaries[p.core]
 	switch p.end {
 	case idle:
-		if !p.begun || p.phase == saving || p.phase == fencing {
+		if !p.begun || p.phase == saving || p.phase == reading {
 			return
 		}
 		if id, ahead := m.draft(p); !p.frozen && (ahead || sum.inFlight > 0) && p.save == 0 {

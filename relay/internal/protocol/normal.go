@@ -61,7 +61,7 @@ func (m *model) normalize(s *state) (swapped bool) {
 	last := m.lib.read(s.topic).rec
 	for i := range s.procs {
 		p := &s.procs[i]
-		if p.phase == waiting || p.phase == fencing {
+		if p.phase == waiting || p.phase == fencing || p.phase == reading {
 			me := uint8(i + 1)
 			if m.mark(last).holder != me && !slices.ContainsFunc(s.late[:], func(id recID) bool { return m.mark(id).holder == me }) {
 				// What was read before the slot was taken only counts if it is still the newest.

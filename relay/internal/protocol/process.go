@@ -33,7 +33,9 @@ func (m *model) process(s *state, i int, to emit) {
 	case waiting:
 		m.wait(s, i, do)
 	case fencing:
-		m.fenceAndRead(s, i, do)
+		m.fences(s, i, do)
+	case reading:
+		do("reads the checkpoint again", func(t *state, _ *proc) { m.takeOver(t, i) })
 	case saving:
 		do("its first record is durable", func(t *state, p *proc) { m.store(t, p.save); m.obsolete(t, me); m.install(t, i) })
 		fault("nobody knows whether its first record is durable", func(t *state, _ *proc) { m.attemptFailed(t, i) })
@@ -198,20 +200,14 @@ func (m *model) wait(s *state, i int, do doing) {
 		p.base = m.lib.read(t.topic).rec
 		switch {
 		case !m.ExactlyOnce:
-			p.phase = fencing
+			p.phase = reading
 		case m.variant == ReadBeforeFence:
 			m.takeOver(t, i)
 			if p.phase == saving {
 				p.phase = fencing
 			}
 		default:
-			// Nothing that happens between these two steps depends on who has the slot, so they are one. What is in
-			// flight may be another process's to deliver, until the checkpoint has been read.
-			if m.variant != ReadUnsettled || !p.begun {
-				m.fence(t, uint8(i+1))
-			}
-			p.phase, p.frozen = fencing, p.begun && m.variant != KeepList
-			p.end, p.save = idle, 0
+			p.phase = fencing
 		}
 	})
 }
@@ -234,7 +230,7 @@ func (m *model) takeOver(s *state, i int) {
 	switch {
 	case m.variant == NoReread || m.variant == BelieveEmpty && rec == 0:
 		held = rec
-	case p.own && (m.progress(p, held) || m.variant == LateIsProgress):
+	case p.own && (m.progress(rec, held) || m.variant == LateIsProgress):
 		rec = held
 	case rec != held:
 		m.free(s, me)
@@ -264,10 +260,10 @@ func (m *model) takeOver(s *state, i int) {
 	}
 }
 
-// progress reports whether a record says how far a process came in the session before. One that it had given up, and that has arrived late,
-// doesn't: others may have read the checkpoint before.
-func (m *model) progress(p *proc, id recID) bool {
-	return p.begun && m.mark(id).epoch == m.mark(p.durable).epoch
+// progress reports whether a process's own record says how far it has come since it read another one: both have the same key. A first record
+// that it had given up, and that has arrived since, doesn't say that. Others may have read the checkpoint before.
+func (m *model) progress(read, now recID) bool {
+	return read > old && m.mark(read).epoch == m.mark(now).epoch && m.mark(read).holder == m.mark(now).holder
 }
 
 // sameHistory is Identity.SameHistory of the former session and this one.

@@ -42,7 +42,7 @@ var bounds = []struct {
 	{Bound{ExactlyOnce: true, Items: []string{"ab", "a"}, Window: 2, Faults: 1}, true},
 	{Bound{ExactlyOnce: true, Items: []string{"ab", "a"}, Window: 2, Faults: 2}, false},
 	{Bound{ExactlyOnce: true, Items: []string{"ab"}, Window: 2, Faults: 3}, false},
-	{Bound{ExactlyOnce: true, Items: []string{"ab", "a"}, Window: 2, Faults: 1, Failover: true}, false},
+	{Bound{ExactlyOnce: true, Items: []string{"a", "a"}, Window: 2, Faults: 1, Failover: true}, false},
 }
 
 // TestTheProtocolKeepsItsPromises explores the protocol as it is.

@@ -47,14 +47,15 @@ type phase uint8
 const (
 	starting phase = iota // it has read nothing yet. A process that is down is one that takes no step.
 	waiting               // it has read the checkpoint, and waits for the slot
-	fencing               // exactly_once: it has the slot, and has fenced or read the checkpoint again, but not both
+	fencing               // exactly_once: it has the slot, and has not fenced
+	reading               // it has the slot, and has fenced with exactly_once, and reads the checkpoint again
 	saving                // it has the slot, and its first record is under way
 	streaming
 	draining // a clean stop
 	refused  // it has ended, and an operator is needed
 )
 
-var phases = [...]string{"starting", "waiting", "fencing", "saving", "streaming", "draining", "refused"}
+var phases = [...]string{"starting", "waiting", "fencing", "reading", "saving", "streaming", "draining", "refused"}
 
 // A proc is a process. Process i holds things as i+1; whoever is dead has a higher number.
 type proc struct {
