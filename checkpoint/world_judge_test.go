@@ -58,13 +58,19 @@ func (w *world) write(t *rapid.T) {
 	}
 }
 
-// place draws a boundary between records of s from the given position on.
+// place draws a boundary between records of s, not before from if it has reached that.
 func place(t *rapid.T, s *server, from cdc.Position) cdc.Position {
-	places := []cdc.Position{min(from, s.at())}
+	var places []cdc.Position
+	if from <= 0x100 { // where every WAL begins
+		places = append(places, 0x100)
+	}
 	for _, r := range s.wal {
-		if r.end > from {
+		if r.end >= from {
 			places = append(places, r.end)
 		}
+	}
+	if len(places) == 0 {
+		places = append(places, s.at())
 	}
 	return rapid.SampledFrom(places).Draw(t, "place")
 }
@@ -296,11 +302,15 @@ func (w *world) truthOf(start cdc.Position) string {
 	for _, r := range w.remember.wal {
 		delivered[r.id] = true
 	}
+	unseen := uint32(0) // the timeline on which they part
 	for i, r := range w.now.wal {
 		if r.end > start {
 			break
 		}
-		if unseen := i < len(w.remember.wal) && w.remember.wal[i].timeline == r.timeline; !delivered[r.id] && !unseen {
+		if i < len(w.remember.wal) && w.remember.wal[i].id != r.id && w.remember.wal[i].timeline == r.timeline {
+			unseen = r.timeline
+		}
+		if !delivered[r.id] && r.timeline != unseen {
 			return fmt.Sprintf("record %d was not delivered", r.id)
 		}
 	}
