@@ -19,8 +19,7 @@ type tcpSocket struct {
 	conn      *net.TCPConn // nil for none
 	low, high func(fd uintptr)
 	ask       func(fd uintptr)
-	arrived   int  // what ask has found
-	small     bool // the buffer has smallBuffer
+	arrived   int // what ask has found
 }
 
 const (
@@ -51,28 +50,36 @@ func newTCPSocket(conn net.Conn) *tcpSocket {
 	return s
 }
 
-// narrow fixes a small buffer, if resting can undo that (Linux 5.14 and newer).
+// narrow fixes a small buffer, if widen can undo that (Linux 5.14 and newer).
 func (s *tcpSocket) narrow(fd uintptr) {
 	if _, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK); err == nil {
-		s.small = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, smallBuffer) == nil
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, smallBuffer)
 	}
 }
 
-// resting doubles a small buffer once nobody reads, and lets the kernel grow it further. It can't grow one of a fixed size, and small
-// packets take many times their size of it. When it's full of them, the kernel drops what the server sends and closes the window. Then
-// it takes no packet any more, nor the acknowledgements of our statuses: the statuses stop, and the server ends the walsender after
-// wal_sender_timeout.
+// unheard reports whether the server's kernel hasn't acknowledged everything that was written.
+func (s *tcpSocket) unheard() (unheard bool) {
+	s.control(func(fd uintptr) {
+		bytes, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		unheard = err == nil && bytes > 0
+	})
+	return unheard
+}
+
+// widen gives the kernel twice the buffer, up to tcp_rmem, while nobody reads. Small packets take many times their size of it. When it's
+// full of them, the kernel drops what the server sends and closes the window. Then it takes no packet any more, nor the acknowledgements of
+// our statuses: the statuses stop, and the server ends the walsender after wal_sender_timeout.
 //
 // It stays wide for the rest of the session. A server that has seen a wide window makes packets of up to 64 KiB within a host. They wouldn't
 // fit into that of a small buffer any more, so it would send a part every 200 ms, on and on.
-func (s *tcpSocket) resting() {
-	if s.small {
-		s.small = false
-		s.control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 2*smallBuffer)
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0)
-		})
-	}
+func (s *tcpSocket) widen() {
+	s.control(func(fd uintptr) {
+		size, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0)
+		// A low-water mark makes room for itself, beyond what SO_RCVBUF may ask for.
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, 2*size)
+		s.low(fd)
+	})
 }
 
 // raise has the kernel wake nobody until the buffer is half full or lower is called.

@@ -146,7 +146,7 @@ func TestABufferMayGrowWhileNobodyReads(t *testing.T) {
 		t.Error("while walpost reads, the buffer grows")
 	}
 	narrow := bufferOf(w.socket)
-	w.socket.resting()
+	w.socket.widen()
 	if fixed(t, w.socket) || bufferOf(w.socket) <= narrow {
 		t.Error("while nobody reads, it can't")
 	}
@@ -156,20 +156,23 @@ func TestABufferMayGrowWhileNobodyReads(t *testing.T) {
 	}
 }
 
-func TestAStatusFindsThatNobodyReads(t *testing.T) {
-	ours, theirs := tcpPair(t)
+func TestAStatusFindsThatTheOneBeforeIsUnheard(t *testing.T) {
+	ours, _ := tcpPair(t)
 	socket := near(ours)
-	for _, waits := range []bool{false, true} {
+	for _, unheard := range []bool{false, true} {
 		if !fixed(t, socket) {
 			t.Fatal("the buffer isn't fixed")
 		}
-		if waits {
-			if _, err := theirs.Write([]byte{'k'}); err != nil {
+		if unheard { // more than the other end takes without reading
+			if err := ours.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 				t.Fatal(err)
 			}
-			if !waitUntil(func() bool { return socket.waiting() == 1 }) {
-				t.Fatal("nothing waits")
+			if n, err := ours.Write(make([]byte, 64<<20)); err == nil {
+				t.Fatalf("%d bytes were taken", n)
 			}
+		}
+		if socket.unheard() != unheard {
+			t.Fatalf("unheard: %t", !unheard)
 		}
 		synctest.Test(t, func(t *testing.T) {
 			s, w := connectFake(t, testConfig(), nil)
@@ -178,13 +181,13 @@ func TestAStatusFindsThatNobodyReads(t *testing.T) {
 			for _, c := range []struct {
 				after time.Duration
 				fixed bool
-			}{{restsAfter, true}, {time.Millisecond, !waits}} {
+			}{{restsAfter, true}, {time.Millisecond, !unheard}} {
 				time.Sleep(c.after)
 				if err := s.Confirm(t.Context(), 0); err != nil {
 					t.Fatal(err)
 				}
 				if got := fixed(t, socket); got != c.fixed {
-					t.Errorf("something waits: %t: fixed: %t, want %t", waits, got, c.fixed)
+					t.Errorf("unheard: %t: fixed: %t, want %t", unheard, got, c.fixed)
 				}
 			}
 		})

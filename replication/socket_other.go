@@ -9,7 +9,8 @@ type tcpSocket struct{}
 
 func newTCPSocket(net.Conn) *tcpSocket { return nil }
 
-func (*tcpSocket) resting()     {}
-func (*tcpSocket) raise()       {}
-func (*tcpSocket) lower()       {}
-func (*tcpSocket) waiting() int { return 0 }
+func (*tcpSocket) unheard() bool { return false }
+func (*tcpSocket) widen()        {}
+func (*tcpSocket) raise()        {}
+func (*tcpSocket) lower()        {}
+func (*tcpSocket) waiting() int  { return 0 }

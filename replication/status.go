@@ -55,8 +55,8 @@ func (s *Session) sendStatus(ctx context.Context, now time.Time) error {
 	if s.flush == 0 {
 		write = 0
 	}
-	if now.Sub(s.wire.read) > restsAfter && s.wire.socket.waiting() > 0 {
-		s.wire.socket.resting()
+	if now.Sub(s.wire.read) > restsAfter && s.wire.socket.unheard() { // of the status before
+		s.wire.socket.widen()
 	}
 	_ = s.wire.conn.SetWriteDeadline(s.writeDeadline(ctx)) // an error means that the connection is closed, which the write says better
 	err := pglogrepl.SendStandbyStatusUpdate(ctx, s.conn, pglogrepl.StandbyStatusUpdate{

@@ -53,10 +53,9 @@ const (
 	drainFrom = 8 << 10
 	// resumedAfter is how long nobody must have read for silence to be counted anew.
 	resumedAfter = time.Second
-	// restsAfter is how long nobody must have read for the next status to give the socket more room, if something waits there. Most starts
-	// and Kafka transactions take less; a copy takes longer. It should be soon, because each wait of the server's kernel before it sends
-	// again what was dropped is twice the one before.
-	restsAfter = 500 * time.Millisecond
+	// restsAfter is how long nobody must have read for the next status to look whether the socket needs more room. It should be soon, because
+	// each wait of a kernel before it sends something again is twice the one before.
+	restsAfter = 100 * time.Millisecond
 )
 
 func newWire(conn net.Conn) *wire {
