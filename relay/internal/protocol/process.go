@@ -282,9 +282,7 @@ func (m *model) attempted(p *proc) {
 func (m *model) attemptFailed(s *state, i int) {
 	p := &s.procs[i]
 	m.attempted(p)
-	if m.plain(p) {
-		m.delay(s, p.save)
-	}
+	m.delay(s, p.save)
 	p.save = 0
 	m.free(s, uint8(i+1))
 	m.disconnect(p)
