@@ -39,7 +39,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"no timeout", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.SenderTimeout = "0" }, Warn, "wal_sender_timeout", "is off", "60s"},
 		{"a short timeout", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.SenderTimeout = "500" }, Warn, "wal_sender_timeout", "500ms", "60s"},
 		{"a long timeout", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.SenderTimeout = "3600000" }, Warn, "wal_sender_timeout", "1h0m0s", "60s"},
-		{"no limit", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "max_slot_wal_keep_size = '50GB'"},
+		{"no limit", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "max_slot_wal_keep_size = '<size>'; SELECT pg_reload_conf(); (more than any slot retains now"},
 		{"a slow server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 1e-9 }, OK, "outage", "lasts 87600h0m0s", ""},
 		{"no WAL", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 0 }, OK, "outage", "unknown how long", ""},
 		{"a fast server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 40 << 20 }, Warn, "outage", "lasts 17m4s at 40 MB/s", "ALTER SYSTEM"},
@@ -47,17 +47,17 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"as much as max_wal_size", func(_ *replication.Config, f *ipg.Facts, x *examination) { f.Server.KeepMB, x.rate = 1024, 1<<10 }, OK, "outage", "lasts", ""},
 		{"on RDS", func(_ *replication.Config, f *ipg.Facts, x *examination) {
 			f.Server.KeepMB, f.Server.Provider = 512, fix.RDS
-		}, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) in the DB parameter group"},
+		}, Warn, "outage", "", "Set max_slot_wal_keep_size = <size in MB> in the DB parameter group"},
 		{"on Aurora", func(_ *replication.Config, f *ipg.Facts, x *examination) {
 			f.Server.KeepMB, f.Server.Provider = 512, fix.Aurora
 		}, Warn, "outage", "", "in the DB cluster parameter group"},
 		{"on Cloud SQL", func(_ *replication.Config, f *ipg.Facts, x *examination) {
 			f.Server.KeepMB, f.Server.Provider = 512, fix.CloudSQL
-		}, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) as a database flag"},
+		}, Warn, "outage", "", "Set max_slot_wal_keep_size = <size in MB> as a database flag"},
 		{"on Azure", func(_ *replication.Config, f *ipg.Facts, x *examination) {
 			f.Server.KeepMB, f.Server.Provider = 512, fix.Azure
 		}, Warn, "outage", "", "Azure does not let you set max_slot_wal_keep_size"},
-		{"room on the disk", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = 512 }, Warn, "outage", "", "(keep it below the free space of the disk)"},
+		{"room on the disk", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = 512 }, Warn, "outage", "", "(more than any slot retains now, or that slot is lost; less than the disk has free)"},
 		{"an idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 3600 }, Warn, "idle_replication_slot_timeout", "1h0m0s", "= 0"},
 		{"a long idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 72 * 3600 }, "", "idle_replication_slot_timeout", "", ""},
 		{"all of an old minor's defects", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 170005 }, Warn, "minor version", "17.5 has defects that are fixed in 17.8: decoding can run out of memory", "newest minor version of Postgres 17"},

@@ -225,4 +225,6 @@ func (x *examination) wal() {
 	}
 }
 
-var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)", Note: "(keep it below the free space of the disk)"}}
+// keepSize names no size to paste: a limit below what a slot retains loses that slot at the server's next checkpoint.
+var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "<size>", Bare: "<size in MB>",
+	Note: "(more than any slot retains now, or that slot is lost; less than the disk has free)"}}
