@@ -138,7 +138,7 @@ func (t *Tracker) Commit(end cdc.Position) error {
 	}
 	tx := t.at(t.next - 1)
 	tx.end, tx.full = end, end
-	t.last = end
+	t.last, t.ended = end, end
 	t.advance()
 	return nil
 }
@@ -184,7 +184,7 @@ func (t *Tracker) Safe() cdc.Position { return t.safe }
 func (t *Tracker) Last() cdc.Position { return t.last }
 
 // LastEnd is what SafeEnd will be then.
-func (t *Tracker) LastEnd() cdc.Position { return max(t.ended, t.full) }
+func (t *Tracker) LastEnd() cdc.Position { return t.ended }
 
 // SafeTime is the commit time of the newest transaction before Safe that had a delivery. It is zero
 // if there was none since New.

@@ -95,6 +95,16 @@ func (w *twin) safeEnd() (end cdc.Position) {
 	return end
 }
 
+// lastEnd is the end of the newest transaction that had a delivery and has ended.
+func (w *twin) lastEnd() (end cdc.Position) {
+	for _, e := range w.log {
+		if !e.open && len(e.acked) > 0 {
+			end = e.end
+		}
+	}
+	return end
+}
+
 func (w *twin) inFlight() (events, bytes int) {
 	for _, e := range w.log {
 		for i, acked := range e.acked {
@@ -253,6 +263,9 @@ func (p *pair) differ() error {
 	}
 	if got, want := p.t.SafeEnd(), p.w.safeEnd(); got != want {
 		return fmt.Errorf("the newest delivery before safe ends at %d, must be %d", got, want)
+	}
+	if got, want := p.t.LastEnd(), p.w.lastEnd(); got != want {
+		return fmt.Errorf("the newest delivery ends at %d, must be %d", got, want)
 	}
 	events, bytes := p.t.InFlight()
 	if e, b := p.w.inFlight(); events != e || bytes != b {
