@@ -34,6 +34,22 @@ func (t *Table) age(timeColumn string) (expression string, err error) {
 	return t.column(timeColumn)
 }
 
+// AgeError is by how much a row can look older than it is: a time without a zone is read as UTC, and a session may be 12 hours west of it. A
+// date also leaves out the time of day.
+func (t *Table) AgeError(timeColumn string) time.Duration {
+	i := t.Relation.Index(timeColumn)
+	if t.reader.commits || i < 0 {
+		return 0
+	}
+	switch t.Relation.Columns[i].BaseName {
+	case "timestamp":
+		return 12 * time.Hour
+	case "date":
+		return 36 * time.Hour
+	}
+	return 0
+}
+
 // TellsAge returns an error if nothing tells when the rows were written.
 func (t *Table) TellsAge(timeColumn string) error {
 	if t.reader.commits || timeColumn != "" {

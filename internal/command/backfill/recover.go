@@ -156,6 +156,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	if err := rc.narrow(r); err != nil {
 		return nil, err
 	}
+	rc.widen(r)
 	known, err := rc.compare(ctx, r)
 	if err != nil {
 		return nil, err
@@ -299,6 +300,18 @@ func (rc *recovery) narrow(r *reading) error {
 		r.spec.Since = rc.Since
 	}
 	return nil
+}
+
+// widen examines older rows too if the time of a row can look older than it is: nothing says where a time without a zone was taken.
+func (rc *recovery) widen(r *reading) {
+	var most time.Duration
+	for _, t := range r.left {
+		most = max(most, t.AgeError(r.TimeColumn))
+	}
+	if most > 0 && !r.spec.Since.IsZero() {
+		r.spec.Since = r.spec.Since.Add(-most)
+		rc.say("source.time_column has no time zone, so a row can look up to %s older than it is: walpost examines rows from %s on", most, r.spec.Since.UTC().Format(time.RFC3339))
+	}
 }
 
 func errAnyAge() error {
