@@ -11,12 +11,12 @@ import (
 	"github.com/walpost/walpost/internal/failpoint"
 	"github.com/walpost/walpost/internal/lib/backoff"
 	"github.com/walpost/walpost/relay/internal/recent"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 const (
 	saveEvery  = time.Second            // the least time between two records while acknowledgements arrive
 	idleEvery  = 10 * time.Second       // the same while none arrive
-	saveLimit  = time.Minute            // for one write of a checkpoint
 	haltRetry  = 500 * time.Millisecond // after a failed write of a halt
 	removeWait = 10 * time.Second       // after a failed removal
 )
@@ -33,10 +33,11 @@ type checkpointer struct {
 	*board
 	parker *parker
 
-	epoch   uint64                // of this holder; 0 before the first session
-	durable *checkpoint.Record    // the newest durable record of this epoch; zero before the first session
-	sent    uint64                // how many of the records sent by this process durable covers
-	looked  *checkpoint.Published // the newest look that found what is published unchanged; nil for none
+	epoch    uint64                // of this holder; 0 before the first session
+	durable  *checkpoint.Record    // the newest durable record of this epoch; zero before the first session
+	sent     uint64                // how many of the records sent by this process durable covers
+	timeline uint32                // of the server, which may be promoted while a session streams from it
+	looked   *checkpoint.Published // the newest look that found what is published unchanged; nil for none
 	// accepted are the gaps that are accepted and not closed.
 	accepted []checkpoint.Accepted
 	busy     bool // a write has not ended yet
@@ -89,7 +90,7 @@ func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
 	}
 	// A gap that this process accepted stays accepted, though no record has it yet.
 	c.accepted = append(slices.Clip(rec.Accepted), checkpoint.StillOpen(c.accepted, known)...)
-	c.epoch, c.durable, c.looked, c.frozen = rec.Epoch, rec, rec.Published, true
+	c.epoch, c.durable, c.timeline, c.looked, c.frozen = rec.Epoch, rec, rec.Timeline, rec.Published, true
 	c.older.add(older...)
 }
 
@@ -131,7 +132,7 @@ func (c *checkpointer) close(tokens []string) {
 // over.
 func (c *checkpointer) compose(now time.Time, p phase, last bool) {
 	c.draft = *c.durable
-	c.draft.Epoch, c.draft.Published, c.draft.Accepted, c.draft.Time = c.epoch, c.looked, c.accepted, now.UTC()
+	c.draft.Epoch, c.draft.Timeline, c.draft.Published, c.draft.Accepted, c.draft.Time = c.epoch, c.timeline, c.looked, c.accepted, now.UTC()
 	c.draftSends = p.describe(&c.draft, c.commits.Committer != nil || last && p.landed())
 	if c.parker.known {
 		c.draft.Parking = c.parker.anchor()
@@ -146,10 +147,11 @@ func (c *checkpointer) ahead() bool {
 }
 
 // differs reports whether draft says something else than the durable record of the topic of parked
-// events, or of the gaps that are accepted.
+// events, of the gaps that are accepted, or of the timeline.
 func (c *checkpointer) differs() bool {
 	was, is := c.durable.Parking, c.draft.Parking
-	return (was == nil) != (is == nil) || was != nil && *was != *is || len(c.draft.Accepted) != len(c.durable.Accepted)
+	return (was == nil) != (is == nil) || was != nil && *was != *is || len(c.draft.Accepted) != len(c.durable.Accepted) ||
+		c.draft.Timeline != c.durable.Timeline
 }
 
 // ripe reports whether a record should be written at now, and leaves that record in draft.
@@ -252,7 +254,7 @@ func (c *checkpointer) write(key string, value []byte, ended func(error)) {
 	c.busy = true
 	c.beside(func() func() {
 		failpoint.Hit(failpoint.Save)
-		err := c.within(saveLimit, func(ctx context.Context) error { return c.store.Save(ctx, key, value) })
+		err := c.within(records.SaveLimit, func(ctx context.Context) error { return c.store.Save(ctx, key, value) })
 		failpoint.Hit(failpoint.Saved)
 		return func() {
 			c.busy = false

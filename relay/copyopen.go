@@ -100,8 +100,8 @@ func (r *opener) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*chec
 	if rec.Copy.Slot { // the record of the next epoch leaves the copy out
 		return rec, nil
 	}
-	if err := r.store.Save(ctx, rec.HolderKey(), nil); err != nil {
-		return nil, records.Waitable(fmt.Errorf("remove checkpoint %s: %w", rec.Key(), err))
+	if err := records.Save(ctx, r.store, rec, nil); err != nil {
+		return nil, err
 	}
 	return nil, nil //nolint:nilnil // no record is none
 }
@@ -163,8 +163,8 @@ func (r *opener) planRecover(ctx context.Context, rec *checkpoint.Record) (*chec
 	}
 	back := rec.GoBack(found)
 	if back != nil {
-		if err := r.store.Save(ctx, back.HolderKey(), back.Encode()); err != nil {
-			return nil, records.Waitable(fmt.Errorf("write checkpoint %s: %w", back.Key(), err))
+		if err := records.Save(ctx, r.store, back, back.Encode()); err != nil {
+			return nil, err
 		}
 		rec, begun = back, false
 	}
@@ -263,10 +263,10 @@ func (r *opener) intend(ctx context.Context, was *checkpoint.Record, found cdc.I
 	rec := r.record(found, lsn)
 	rec.Copy, rec.Published = &c, nil
 	if was != nil {
-		rec.Epoch, rec.RunID, rec.CommitTime, rec.Accepted = was.Epoch+1, was.RunID, was.CommitTime, was.Accepted
+		rec.Epoch, rec.RunID, rec.CommitTime, rec.Accepted, rec.Parking = was.Epoch+1, was.RunID, was.CommitTime, was.Accepted, was.Parking
 	}
-	if err := r.store.Save(ctx, rec.HolderKey(), rec.Encode()); err != nil {
-		return nil, records.Waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))
+	if err := records.Save(ctx, r.store, rec, rec.Encode()); err != nil {
+		return nil, err
 	}
 	return rec, nil
 }

@@ -51,3 +51,21 @@ func TestAPromotionThatLosesOnlyWALWithoutEventsIsNoGap(t *testing.T) {
 		})
 	}
 }
+
+// A standby that a relay reads from is promoted and goes on streaming. The next session isn't taken for one on a server that has lost what was
+// delivered since.
+func TestAStandbyThatIsPromotedWhileItStreamsLosesNothing(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{MonitorInterval: time.Second})
+		w.commit("a")
+		w.want(t, 10*time.Second, "delivered", w.allDelivered)
+		w.do(func() { w.id.History, w.id.Timeline = []cdc.Fork{{Timeline: 1, End: w.pos.LSN()}}, 2 })
+		w.commit("b")
+		w.want(t, 10*time.Second, "delivered", w.allDelivered)
+		w.want(t, time.Minute, "a checkpoint that knows of it", func() bool { return w.newest().Timeline == 2 })
+		w.cut(errNet)
+		w.commit("c")
+		w.want(t, time.Minute, "delivered by the next session", w.allDelivered)
+		r.stopped(t, time.Second)
+	})
+}

@@ -223,8 +223,8 @@ func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, 
 	}
 	a.own = a.own && !a.fenced
 	a.epoch = next.Epoch
-	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
-		return records.Waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
+	if err := records.Save(ctx, store, next, next.Encode()); err != nil {
+		return err
 	}
 	a.Stored = checkpoint.Stored{Rec: next, Older: older, Halts: now.Halts, Skips: now.Skips}
 	return nil

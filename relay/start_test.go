@@ -202,6 +202,24 @@ func TestAStoreThatIsDownAtTheStartIsNoFaultOfTheSource(t *testing.T) {
 	})
 }
 
+// Without enough in-sync replicas the topic can be read, and the Kafka client waits for ever with a record.
+func TestAFirstRecordThatIsNotAcknowledgedIsShownAndTriedAgain(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		w.do(func() { r.stuck = "shop/2." + r.relay.holder })
+		w.cut(errNet)
+		w.commit("b")
+		w.want(t, 2*time.Minute, "the state", func() bool {
+			st := r.relay.Status()
+			return st.State == NoCheckpoint && strings.Contains(st.Reason, "write checkpoint shop/2")
+		})
+		w.want(t, time.Minute, "delivered again", w.allDelivered)
+		r.stopped(t, time.Second)
+	})
+}
+
 func TestSlowStoreHoldsUpNoSignOfLife(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		w.status = time.Second

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -96,7 +97,11 @@ func (m *monitor) checked(k *sighting, p phase) error {
 			c.looked = c.looked.Broken(k.found.Unpublished)
 		}
 		err = fmt.Errorf("%w; events after %s may be missing", err, from)
-	case err == nil && !elsewhere:
+	case err == nil && elsewhere:
+		err = fault.Retry(errors.New("source.dsn leads to another server than the session's, or the server was restarted"))
+	case err == nil:
+		// A server that wasn't restarted has kept all that it sent. So what the session has read lies on the new timeline, too.
+		c.timeline = max(c.timeline, k.found.Timeline)
 		c.compose(m.now, p, false)
 		if err = checkpoint.JudgePublished(&c.draft, k.found); err == nil {
 			c.looked = checkpoint.Seen(k.found)

@@ -4,7 +4,10 @@ package records
 
 import (
 	"context"
+	"fmt"
+	"time"
 
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 )
 
@@ -84,4 +87,17 @@ func Waitable(err error) error {
 		return err
 	}
 	return fault.Retry(err)
+}
+
+// SaveLimit bounds one write: while the topic lacks in-sync replicas, the Kafka client would wait for ever.
+const SaveLimit = time.Minute
+
+// Save writes value under rec's key, or removes it if value is nil, within SaveLimit.
+func Save(ctx context.Context, store Store, rec *checkpoint.Record, value []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, SaveLimit)
+	defer cancel()
+	if err := store.Save(ctx, rec.HolderKey(), value); err != nil {
+		return Waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))
+	}
+	return nil
 }
