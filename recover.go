@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/command/backfill"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -39,6 +40,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 		fault.Command("run", "--accept-gap=<token>")+" with the token that walpost run prints."); err != nil {
 		return 0, err
 	}
+	bound, _ := pg.ParseBound(cfg.Source.Snapshot) // another value is no bound
 	cfg.Source.Create, cfg.Source.Snapshot, cfg.HaltLinger, cfg.AcceptGap = true, "initial", 0, ""
 	wrong := cfg.Validate()
 	r, err := prepare(cfg, wrong)
@@ -50,7 +52,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	if err != nil {
 		return 0, err
 	}
-	what := backfill.Recovering{RecoverOptions: opts, Slot: r.cfg.Source.Slot, Router: second, Messages: cfg.Source.Messages.On()}
+	what := backfill.Recovering{RecoverOptions: opts, Slot: r.cfg.Source.Slot, Bound: bound, Router: second, Messages: cfg.Source.Messages.On()}
 	if cfg.Stdout == nil {
 		to := cfg.sink()
 		what.Kafka = &to.Config

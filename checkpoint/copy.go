@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -34,8 +35,8 @@ type Copy struct {
 	// any age may be missing.
 	AnyAge bool `json:"any_age,omitempty"`
 
-	// After is for OriginSnapshot: the rows of the transactions below this id are left out. 0 leaves out
-	// none.
+	// After is the bound of source.snapshot: the rows of the transactions below this id are left out. 0
+	// leaves out none.
 	After uint64 `json:"after,omitempty"`
 
 	// Border is for a source that polls: the rows of the transactions that this snapshot sees are
@@ -80,10 +81,13 @@ func (c *Copy) check() error {
 // RecoverOf returns the copy of a recover of what is missing behind from, and the unfinished copy of r
 // that it replaces, nil for none. r may be nil.
 func (r *Record) RecoverOf(from cdc.Position) (next Copy, was *Copy) {
-	if r != nil {
-		was = r.Copy
+	next = Copy{Origin: OriginRecover, From: from}
+	if r == nil || r.Copy == nil {
+		return next, nil
 	}
-	return Copy{Origin: OriginRecover, From: from, AnyAge: was != nil && (was.Origin == OriginSnapshot || was.AnyAge)}, was
+	was = r.Copy
+	next.AnyAge, next.After, next.Former = was.Origin == OriginSnapshot || was.AnyAge, was.After, was.Former
+	return next, was
 }
 
 // Polled is the record of a source that polled before the copy, nil if there is none.
@@ -130,6 +134,8 @@ type Unfinished struct {
 	Copy Copy
 	// From and To name the former source and the new one if the recover changes the source.
 	From, To string
+	// Token gives up the rows that are not published. It is "" if the recover changes the source: recover can undo that.
+	Token string
 }
 
 func (u *Unfinished) Error() string {
@@ -140,12 +146,22 @@ func (u *Unfinished) Error() string {
 }
 
 // Unfinished is the error of a run that finds this record, which has an unfinished recover.
-func (r *Record) Unfinished() error {
+func (r *Record) Unfinished() *Unfinished {
 	u := &Unfinished{Copy: *r.Copy}
 	if was := r.Copy.Former; was != nil {
 		u.From, u.To = sourceName(was.Polled, was.Slot), sourceName(r.Polled, r.Slot)
+	} else {
+		u.Token = "recover-" + strings.ReplaceAll(r.Copy.From.String(), "/", "-")
 	}
 	return u
+}
+
+// GiveUp returns the record to go on with if a person gives up the unfinished recover of r. What it has not published is a gap that was accepted.
+func (r *Record) GiveUp() *Record {
+	next, u := *r, r.Unfinished()
+	next.Copy, next.Epoch, next.Time = nil, r.Epoch+1, time.Now().UTC()
+	next.Accepted = append(slices.Clip(r.Accepted), Accepted{Token: u.Token, Gap: u.Error(), Time: next.Time})
+	return &next
 }
 
 // Copies reports whether this record asks for a copy of that origin. A nil record does not.

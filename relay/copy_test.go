@@ -494,11 +494,12 @@ func TestARecoverEndsAndARunGoesOn(t *testing.T) {
 		tables := &fakeTables{w: w}
 		asked := 0
 		no := true
-		gap := func(context.Context, *checkpoint.Refusal, *checkpoint.Copy) (time.Time, error) {
+		gap := func(_ context.Context, _ *checkpoint.Refusal, _, next *checkpoint.Copy) error {
 			if asked++; no {
-				return time.Time{}, fmt.Errorf("%w: nothing", ErrDeclined)
+				return fmt.Errorf("%w: nothing", ErrDeclined)
 			}
-			return w.began, nil
+			next.Since = w.began
+			return nil
 		}
 		cfg := Config{Create: true, Copying: &Copying{Origin: checkpoint.OriginRecover, Tables: tables, Gap: gap}}
 		before := string(w.record().Encode())

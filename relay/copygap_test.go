@@ -63,9 +63,10 @@ func TestAnAcceptedGapLeavesOutNoRowOfTheSnapshot(t *testing.T) {
 func recovering(w *world, begun *[]*checkpoint.Copy) Config {
 	return Config{Create: true, Window: Window{Events: 3}, Copying: &Copying{
 		Origin: checkpoint.OriginRecover, Tables: &fakeTables{w: w},
-		Gap: func(_ context.Context, _ *checkpoint.Refusal, was *checkpoint.Copy) (time.Time, error) {
+		Gap: func(_ context.Context, _ *checkpoint.Refusal, was, next *checkpoint.Copy) error {
 			*begun = append(*begun, was)
-			return w.began, nil
+			next.Since = w.began
+			return nil
 		},
 	}}
 }
@@ -150,7 +151,7 @@ func TestARecoverFinishesASnapshotWhoseSlotIsLost(t *testing.T) {
 	})
 }
 
-// A recover that cannot go on for another reason than its slot names a token, and a run with that token gives the recover up.
+// A recover that cannot go on is given up by a run with its token. The next run refuses what else is in the way.
 func TestARunGivesUpARecoverOnlyWithTheTokenOfItsGap(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		lostSlot(t, w)
@@ -168,10 +169,16 @@ func TestARunGivesUpARecoverOnlyWithTheTokenOfItsGap(t *testing.T) {
 		r = w.start(cfg)
 		<-r.done
 		var ref *checkpoint.Refusal
-		if !errors.As(r.err, &ref) || !strings.Contains(r.err.Error(), "the recover is not finished") || !strings.Contains(fault.Hint(r.err), "give up the unfinished walpost recover") {
+		token := w.newest().Unfinished().Token
+		if !errors.As(r.err, &ref) || !strings.Contains(r.err.Error(), "the recover is not finished") || !strings.Contains(fault.Hint(r.err), "--accept-gap="+token) {
 			t.Fatalf("%v, hint %q", r.err, fault.Hint(r.err))
 		}
 		w.do(func() { w.gapsOK = true })
+		r = w.start(Config{Create: true, AcceptGap: token})
+		<-r.done
+		if rec := w.newest(); !errors.As(r.err, &ref) || rec.Copy != nil || len(rec.Accepted) != 1 || rec.Accepted[0].Token != token {
+			t.Fatalf("%v, record %+v", r.err, rec)
+		}
 		r = w.start(Config{Create: true, AcceptGap: ref.Token})
 		w.want(t, 10*time.Second, "given up", func() bool { return w.newest().Copy == nil })
 		r.stopped(t, 5*time.Second)
@@ -245,6 +252,13 @@ func TestATokenDoesNotReplaceARecoverWhoseSlotIsNotMade(t *testing.T) {
 				<-r.done
 				if !fault.NeedsPerson(r.err) || !strings.Contains(fault.Hint(r.err), "walpost recover continues") || look(w, &w.creates) != made {
 					t.Errorf("%v, %d slots made", r.err, look(w, &w.creates)-made)
+				}
+				c.AcceptGap = rec.Unfinished().Token
+				r = w.start(c)
+				<-r.done
+				var lost *checkpoint.Refusal
+				if !errors.As(r.err, &lost) || lost.Reason != checkpoint.SlotLost || look(w, &w.creates) != made {
+					t.Errorf("given up: %v, %d slots made", r.err, look(w, &w.creates)-made)
 				}
 			})
 		})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
@@ -28,9 +27,9 @@ type Copying struct {
 	// Gap is asked, with OriginRecover, before anything is changed. It decides whether to replace
 	// the slot of gap (Refusal.NeedsSlot), or to close gap on the slot that exists. begun is the
 	// unfinished snapshot or recover that is cut short, nil for none. What begun has not published
-	// is part of the gap. Gap returns the commit time from which on rows may be missing (zero for
-	// any), or an error that ends Run.
-	Gap func(ctx context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error)
+	// is part of the gap. Gap sets Since and After of next, which says which rows may be missing. Its
+	// error ends Run.
+	Gap func(ctx context.Context, gap *checkpoint.Refusal, begun, next *checkpoint.Copy) error
 }
 
 // Tables opens what is read beside the stream. Any goroutine may call its methods.
@@ -78,16 +77,28 @@ func (r *opener) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.
 		return r.planRecover(ctx, rec)
 	case c != nil && rec.Copies(c.Origin):
 		return rec, nil
-	case rec.Copies(checkpoint.OriginRecover) && (r.cfg.AcceptGap == "" || rec.Intended()):
-		// Where the slot is still to be made, no token can name what is missing: only recover goes
-		// on.
-		return nil, rec.Unfinished()
+	case rec.Copies(checkpoint.OriginRecover):
+		return r.withoutRecover(ctx, rec)
 	case rec.Copies(checkpoint.OriginSnapshot):
 		return r.withoutCopy(ctx, rec)
 	case rec == nil && c != nil && r.cfg.Create:
 		return r.planSnapshot(ctx)
 	}
 	return rec, nil
+}
+
+// withoutRecover decides about an unfinished recover, which only walpost recover continues.
+func (r *opener) withoutRecover(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
+	u := rec.Unfinished()
+	if u.Token == "" || r.cfg.AcceptGap != u.Token {
+		return nil, u
+	}
+	next := rec.GiveUp()
+	r.log.Warn("GAP ACCEPTED: the unfinished walpost recover is given up", "token", u.Token, "gap", u.Error())
+	if err := records.Save(ctx, r.store, next, next.Encode()); err != nil {
+		return nil, err
+	}
+	return next, nil
 }
 
 // withoutCopy decides about an unfinished snapshot that the configuration no longer asks for.
@@ -210,13 +221,13 @@ func (r *opener) planRecover(ctx context.Context, rec *checkpoint.Record) (*chec
 		return rec, nil
 	}
 	next, was := rec.RecoverOf(gap.From)
-	if other {
+	if other && !begun {
 		next.Former = rec
 	}
 	if begun {
-		next.From, next.Rows, next.Former = was.From, was.Rows, was.Former
+		next.From, next.Rows = was.From, was.Rows
 	}
-	if next.Since, err = r.cfg.Copying.Gap(ctx, gap, was); err != nil {
+	if err := r.cfg.Copying.Gap(ctx, gap, was, &next); err != nil {
 		return nil, err
 	}
 	return r.intend(ctx, rec, found, next.From, next)
@@ -230,12 +241,11 @@ func (r *opener) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found
 	if start := base.Start(&found); start < base.Position { // nothing of Next is delivered
 		base.Position, base.Delivered = start, start
 	}
-	since, err := r.cfg.Copying.Gap(ctx, gap, base.Copy)
-	if err != nil {
+	c, was := base.RecoverOf(gap.From)
+	if err := r.cfg.Copying.Gap(ctx, gap, was, &c); err != nil {
 		return nil, err
 	}
-	c, was := base.RecoverOf(gap.From)
-	c.Slot, c.Since = true, since
+	c.Slot = true
 	if was != nil {
 		c.Rows = was.Rows
 		if was.From != 0 {

@@ -155,11 +155,11 @@ func TestARecoverKeepsTheSlotOfAChangedPublication(t *testing.T) {
 				t.Fatalf("%v: %+v", r.err, gap)
 			}
 			slot, creates := w.id.SlotFound.Confirmed, w.creates
-			asked := func(_ context.Context, of *checkpoint.Refusal, begun *checkpoint.Copy) (time.Time, error) {
+			asked := func(_ context.Context, of *checkpoint.Refusal, begun, _ *checkpoint.Copy) error {
 				if of.Token != gap.Token || snapshot != (begun != nil) {
 					t.Errorf("asked about %+v, begun %+v", of, begun)
 				}
-				return time.Time{}, nil
+				return nil
 			}
 			r = w.start(Config{Create: true, Copying: &Copying{Origin: checkpoint.OriginRecover, Tables: tables, Gap: asked}})
 			<-r.done

@@ -89,9 +89,7 @@ func (f *fleet) recoverNow() {
 	cfg.Create = true
 	cfg.Copying = &Copying{
 		Origin: checkpoint.OriginRecover, Tables: &simTables{w: f.world, order: order, recover: true},
-		Gap: func(context.Context, *checkpoint.Refusal, *checkpoint.Copy) (time.Time, error) {
-			return time.Time{}, nil
-		},
+		Gap: func(context.Context, *checkpoint.Refusal, *checkpoint.Copy, *checkpoint.Copy) error { return nil },
 	}
 	f.repair = f.start(cfg)
 }

@@ -59,6 +59,7 @@ func passing(code string) bool {
 	}
 	switch code[:2] {
 	case "08", // connection exceptions
+		"40", // a standby cancels a stream whose slot it has to invalidate
 		"53", // insufficient resources
 		"55", // not in the state for it, in use
 		"57", // shutdowns, cancelled

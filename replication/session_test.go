@@ -234,7 +234,7 @@ func TestASlotInUseIsWaitedForAndItsHolderNamedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		cfg := testConfig()
-		cfg.logger = slog.New(slog.NewJSONHandler(&log, nil))
+		cfg.logger, cfg.identity.SlotFound.ActivePID = slog.New(slog.NewJSONHandler(&log, nil)), 4711
 		var held atomic.Bool
 		held.Store(true)
 		cfg.recheck = func(context.Context) (cdc.Identity, error) {
@@ -277,6 +277,20 @@ func TestASlotInUseIsWaitedForAndItsHolderNamedOnce(t *testing.T) {
 	})
 }
 
+// Two processes find a free slot, and one of them is faster. The other opens again, and then knows that it is a standby, and behind whom.
+func TestASlotThatWasFreeIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := connectFake(t, testConfig(), nil)
+		done := make(chan error, 1)
+		go func() { done <- s.Start(t.Context(), 130) }()
+		<-w.queries
+		w.send(serverError("ERROR", "55006", "replication slot is active"), ready())
+		if err := <-done; !fault.Retryable(err) || !strings.Contains(err.Error(), "replication slot is active") {
+			t.Error(err)
+		}
+	})
+}
+
 // Without the catalog, and if it is wrong, the slot is tried now and then.
 func TestASlotInUseIsTriedWhateverTheCatalogSays(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -290,7 +304,7 @@ func TestASlotInUseIsTriedWhateverTheCatalogSays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := testConfig()
-				cfg.watch = watcher{every: lookEvery, look: c.look}
+				cfg.watch, cfg.identity.SlotFound.ActivePID = watcher{every: lookEvery, look: c.look}, 4711
 				s, w := connectFake(t, cfg, nil)
 				done := make(chan error, 1)
 				go func() { done <- s.Start(t.Context(), 130) }()

@@ -44,7 +44,8 @@ func (s *Session) takeSlot(ctx context.Context, at cdc.LSN) error {
 			}
 			return nil
 		}
-		if refused.Code != pg.StateInUse {
+		// If the slot was free a moment ago, the next Open finds who was faster, and tells whom this process waits for.
+		if refused.Code != pg.StateInUse || s.identity.SlotFound.ActivePID == 0 {
 			return s.startFault(refused)
 		}
 		if !w.free(ctx, tries, refused) {

@@ -50,12 +50,18 @@ func Close(token string) string { return fault.Command("recover", "--close-gap="
 
 // unfinished is about a recover that was interrupted.
 func (a *advised) unfinished(u *checkpoint.Unfinished) {
-	if u.From == "" {
+	if u.Token != "" {
 		a.say("%s continues it.", a.recovers())
+		a.giveUp(u)
 		return
 	}
 	a.say("Run %s. If the configuration names %s, recover finishes the change. If it names %s as before, recover undoes the change, and the published rows are delivered again.",
 		a.recovers(), u.To, u.From)
+}
+
+// giveUp says how to go on without the rows that an unfinished recover has not published.
+func (a *advised) giveUp(u *checkpoint.Unfinished) {
+	a.say("To give up the unfinished walpost recover and the rows that it has not published, run %s", a.offer(lost, "run", "--accept-gap="+u.Token))
 }
 
 // say adds a sentence.
@@ -133,7 +139,11 @@ func (a *advised) streamed(gap *checkpoint.Refusal) {
 		if gone {
 			a.say("Run %s to begin again with the original gap.", a.recovers())
 		}
-		a.accept(gap, "To give up the unfinished walpost recover and the rows that it has not published", lost)
+		if u := record.Unfinished(); u.Token != "" {
+			a.giveUp(u) // the next start refuses this gap by itself
+		} else {
+			a.unfinished(u)
+		}
 	case gone:
 		a.commands = append(a.commands, fault.RecoverCommands(false)...)
 		a.say("%s", fault.Recover(false))

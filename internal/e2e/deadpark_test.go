@@ -38,6 +38,9 @@ func TestARetryReleasesAParkedKey(t *testing.T) {
 	if out := s.does("verify"); !strings.Contains(out, "parked event: 2") || !strings.Contains(out, "dropped by a person: 1") {
 		t.Errorf("verify\n%s", out)
 	}
+	if out := s.does("replay", "--all", "--unordered", "--dry-run"); !strings.Contains(out, "because their events are parked (walpost dead retry delivers them in order): 2\n") {
+		t.Errorf("replay\n%s", out)
+	}
 	s.holds(r, 2)
 	if code, out := s.command("dead", "retry", "--key", "a", "--wait"); code != 1 || !strings.Contains(out, "refused again: 1") || strings.Contains(out, "delivered by the relay") {
 		t.Errorf("retry before the cause is mended: code %d\n%s", code, out)

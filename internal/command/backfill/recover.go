@@ -16,6 +16,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/router"
@@ -42,6 +43,8 @@ const DefaultOverlap = 10 * time.Minute
 type Recovering struct {
 	RecoverOptions
 	Slot string
+	// Bound is that of source.snapshot, zero for none: the rows below it were never to be published.
+	Bound pg.Bound
 	// Router is not the relay's, which belongs to the relay's loop.
 	Router *router.Router
 	Kafka  *kafka.Config // nil if the records do not go to Kafka
@@ -82,14 +85,15 @@ type recovery struct {
 func (rc *recovery) say(format string, args ...any) { rc.Say(fmt.Sprintf(format, args...)) }
 
 // gap shows what is missing, and asks whether to make a new slot if the gap needs one. begun is an unfinished copy that ends here.
-func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error) {
+func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun, next *checkpoint.Copy) error {
 	rc.begins = true
+	var since time.Time
 	rc.say("%s", gap.Error())
 	if rc.Messages && gap.NeedsSlot() {
 		rc.say("logical messages in this gap are lost, because they were only in the WAL: recover publishes rows of the table")
 	}
 	if begun != nil && (begun.Origin == checkpoint.OriginSnapshot || begun.AnyAge) && !rc.Since.IsZero() {
-		return since, errAnyAge()
+		return errAnyAge()
 	}
 	when := "at a time that the checkpoint does not record"
 	if !gap.Since.IsZero() {
@@ -120,23 +124,31 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	switch {
 	case polled && since.IsZero():
 		rc.say("the rows that are not known to be delivered may be in the gap, whatever their age")
+	case since.IsZero() && next.AnyAge:
+		rc.say("every row of the table may be in the gap, because the snapshot is not finished")
 	case since.IsZero():
 		rc.say("every row of the table may be in the gap (--since narrows it, if the age of the rows is known)")
 	default:
 		rc.say("rows committed since %s, and rows of unknown age, may be in the gap", since.UTC().Format(time.RFC3339))
 	}
+	if next.Since = since; next.After == 0 && rc.Bound.XID > 0 && rc.Bound.System == gap.Found.SystemID {
+		next.After = rc.Bound.XID
+	}
+	if next.After > 0 {
+		rc.say("older rows are left out, as source.snapshot said at the first start")
+	}
 	if gap.KeepsSlot() {
 		rc.say("slot %s is kept, and walpost run continues from it", rc.Slot)
-		return since, nil
+		return nil
 	}
 	if gap.Found.Polled != nil {
-		return since, rc.ask("Read the table by polling from now on?", "Nothing was changed.")
+		return rc.ask("Read the table by polling from now on?", "Nothing was changed.")
 	}
 	question := fmt.Sprintf("Create a new slot %s", rc.Slot)
 	if gap.Found.SlotFound.Exists {
 		question = fmt.Sprintf("Drop the lost slot %s and create a new one", rc.Slot)
 	}
-	return since, rc.ask(question+"? The stream then begins at the new slot.", "Nothing was changed.")
+	return rc.ask(question+"? The stream then begins at the new slot.", "Nothing was changed.")
 }
 
 func (rc *recovery) ask(question, otherwise string) error {
@@ -437,7 +449,9 @@ func (rc *recovery) tail(ctx context.Context, topic string, aged bool) error {
 	switch {
 	case errors.Is(err, full):
 		hint := "Narrow the gap with --since: a time before which nothing is missing."
-		if !aged {
+		if rc.reading.spec.AnyAge {
+			hint = "The snapshot is not finished, so --since cannot narrow the gap. " + fault.Command("run") + " says how to give this recover up; then publish the missing rows with " + fault.Command("replay") + "."
+		} else if !aged {
 			hint = "Set source.time_column to the column with the time of the insert. Then --since narrows the gap."
 		}
 		return fault.Config(fmt.Errorf("topic %s: more than %d events to compare with", topic, len(rc.known.events)-1), hint)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"strings"
 	"time"
 
@@ -79,6 +78,8 @@ type Replaying struct {
 	Router *router.Router
 	Sink   func() (relay.Sink, error) // called if there is something to publish
 	Kafka  *kafka.Config              // nil if the records do not go to Kafka
+	// Parked reads which rows have an event that waits among the parked ones. nil if no event can.
+	Parked func(ctx context.Context) (func(table, id string) bool, error)
 	Window relay.Window
 	Grace  time.Duration // how long an interrupted replay waits for acknowledgements
 	// Patience is how long the snapshot of the database is held while no record can be sent. 0 is
@@ -96,25 +97,17 @@ type ReplayReport struct {
 	Before    uint64           `json:"rows_before"`    // that earlier, interrupted calls have dealt with
 	Published int64            `json:"published"`      // events that the brokers acknowledged
 	NoRecord  int64            `json:"rows_no_record"` // rows for which the router makes no record, and is right to
+	Parked    int64            `json:"parked"`         // rows left out because their event is parked: only a release keeps the order of its key
 	Bad       int64            `json:"bad"`            // rows that cannot be routed, or whose record was refused
 	Topics    map[string]int64 `json:"topics"`         // events by topic
-	Keys      int              `json:"keys"`           // different keys of the events, at most maxKeys
-	SomeKeys  []string         `json:"some_keys"`      // the first of them
 }
-
-// maxKeys bounds the memory for counting keys; someKeys is how many are named.
-const (
-	maxKeys  = 1_000_000
-	someKeys = 10
-)
 
 // Replay publishes rows once more, beside a relay that may run. It changes neither the slot nor the checkpoint. If it is interrupted,
 // the next call with the same filter goes on behind the newest row such that it and all before it are acknowledged and written down.
 func Replay(ctx context.Context, tables *Tables, what Replaying) (*ReplayReport, error) {
 	what.Patience = cmp.Or(what.Patience, relay.SnapshotPatience)
 	r := &replay{
-		Replaying: what, tables: tables, keys: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
-		report: ReplayReport{DryRun: what.DryRun, Topics: map[string]int64{}, SomeKeys: []string{}},
+		Replaying: what, tables: tables, report: ReplayReport{DryRun: what.DryRun, Topics: map[string]int64{}},
 	}
 	tables.subset.narrow = func(t *table.Table, sel *table.Selection) error {
 		return what.narrow(t, tables.Columns(t.Relation), sel)
@@ -130,8 +123,7 @@ func Replay(ctx context.Context, tables *Tables, what Replaying) (*ReplayReport,
 type replay struct {
 	Replaying
 	report ReplayReport
-	keys   map[uint64]struct{} // digests
-	seed   maphash.Seed
+	parked func(table, id string) bool // nil for none
 	asker  *kafka.Asker
 	tables *Tables
 
@@ -171,6 +163,11 @@ func (r *replay) run(ctx context.Context) (err error) {
 			return err
 		}
 		defer r.asker.Close()
+	}
+	if r.Parked != nil && r.report.Matched > 0 {
+		if r.parked, err = r.Parked(ctx); err != nil {
+			return err
+		}
 	}
 	if !r.DryRun && r.report.Matched > 0 {
 		if err := r.save(); err != nil { // before anything is published
@@ -305,6 +302,8 @@ func (r *replay) publish(ctx context.Context, row *relay.FedRow) error {
 		switch {
 		case fault.Retryable(err): // the schema registry does not answer
 			return err
+		case r.isParked(ev.Row.Relation):
+			r.report.Parked++
 		case err != nil:
 			bad := &relay.BadEvent{EventID: r.rec.EventID, Table: ev.Row.Relation, Because: cdc.Unroutable, Err: err}
 			if err := r.skip(bad); err != nil {
@@ -314,7 +313,7 @@ func (r *replay) publish(ctx context.Context, row *relay.FedRow) error {
 			send = true
 			r.rec.Topic = cmp.Or(r.ToTopic, r.rec.Topic)
 			r.rec.Headers = append(r.rec.Headers, cdc.Header{Key: relay.OriginHeader, Value: []byte(relay.OriginReplay)})
-			r.countKey(ctx)
+			r.newTopic(ctx)
 		default:
 			r.report.NoRecord++
 		}
@@ -351,15 +350,17 @@ func (r *replay) passed() error {
 	return nil
 }
 
-// countKey counts the key of the record, and warns of its topic.
-func (r *replay) countKey(ctx context.Context) {
-	if key := r.rec.Key; key != nil && len(r.keys) < maxKeys {
-		before := len(r.keys)
-		r.keys[maphash.Bytes(r.seed, key)] = struct{}{}
-		if r.report.Keys = len(r.keys); before < r.report.Keys && before < someKeys {
-			r.report.SomeKeys = append(r.report.SomeKeys, string(key))
-		}
+// isParked reports whether the event of the row that was routed last is parked. An id tells that only if it is the primary key.
+func (r *replay) isParked(rel *cdc.Relation) bool {
+	if r.parked == nil || r.rec.EventID == "" {
+		return false
 	}
+	key, _ := idIsKey(rel, r.tables.Columns(rel).ID)
+	return key && r.parked(rel.String(), r.rec.EventID)
+}
+
+// newTopic warns of the record's topic when it is the first one there.
+func (r *replay) newTopic(ctx context.Context) {
 	if _, known := r.report.Topics[r.rec.Topic]; known {
 		return
 	}

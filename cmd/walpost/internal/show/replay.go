@@ -19,19 +19,11 @@ func Replay(r *walpost.ReplayReport) string {
 	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
 		fmt.Fprintf(&b, "topic %s: %d events\n", topic, r.Topics[topic])
 	}
-	if r.Keys > 0 {
-		keys := make([]string, len(r.SomeKeys))
-		for i, k := range r.SomeKeys {
-			keys[i] = shown([]byte(k))
-		}
-		fmt.Fprintf(&b, "keys: %d (%s", r.Keys, strings.Join(keys, ", "))
-		if r.Keys > len(keys) {
-			fmt.Fprintf(&b, ", …")
-		}
-		b.WriteString(")\n")
-	}
 	if r.NoRecord > 0 {
 		fmt.Fprintf(&b, "rows without a record: %d\n", r.NoRecord)
+	}
+	if r.Parked > 0 {
+		fmt.Fprintf(&b, "rows left out, because their events are parked (walpost dead retry delivers them in order): %d\n", r.Parked)
 	}
 	if r.Bad > 0 {
 		fmt.Fprintf(&b, "bad events, named above: %d\n", r.Bad)
