@@ -60,8 +60,8 @@ type Config struct {
 	// A column with increasing values, such as an identity. It orders rows that one statement wrote
 	// and, if the server keeps no commit times, all rows that are read from the table.
 	OrderColumn string `yaml:"order_column" example:"id"`
-	// The column with each row's time, for the cleanup, and for `recover` if the server keeps no commit
-	// times.
+	// The column with each row's time (without a zone: in UTC), for the cleanup, and for `recover` if the
+	// server keeps no commit times.
 	TimeColumn string `yaml:"time_column" example:"created_at"`
 	// Create a slot that survives a failover. Needs Postgres 17.
 	Failover bool `yaml:"failover"`

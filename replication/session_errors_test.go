@@ -24,6 +24,7 @@ func TestAnyErrorOfTheServerEndsTheStream(t *testing.T) {
 		want          string
 	}{
 		{"killed", serverError("FATAL", "57P01", "terminating connection due to administrator command"), true, false, "57P01"},
+		{"invalidated on a standby", serverError("ERROR", "40001", "canceling statement due to conflict with recovery"), true, false, "40001"},
 		{"crash", serverError("FATAL", "57P02", "terminating connection because of crash"), true, false, "57P02"},
 		{"connection", serverError("FATAL", "08006", "gone"), true, false, "08006"},
 		{"slot not usable", serverError("ERROR", "55000", "can no longer access replication slot"), true, false, "55000"},
