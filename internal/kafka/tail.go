@@ -20,23 +20,23 @@ type TailRecord struct {
 }
 
 // TailRecords calls each with every committed record of topic that has the header id, from the first one on whose timestamp is not before
-// since; the zero time is from the beginning. A topic that does not exist has none.
-func TailRecords(ctx context.Context, cl *kgo.Client, topic string, since time.Time, each func(r *TailRecord) error) error {
+// since; the zero time is from the beginning. A topic that does not exist has none. A transaction that stays open hides the records behind
+// it: open says where, and is "" if there's none.
+func TailRecords(ctx context.Context, cl *kgo.Client, topic string, since time.Time, each func(r *TailRecord) error) (open string, err error) {
 	asked, cancel := context.WithTimeout(ctx, tailPatience)
 	defer cancel()
 	info, err := DescribeTopic(asked, cl, topic)
 	switch {
 	case err != nil:
-		return fmt.Errorf("read topic %s: %w", topic, err)
+		return "", fmt.Errorf("read topic %s: %w", topic, err)
 	case errors.Is(info.Err, kerr.UnknownTopicOrPartition):
-		return nil
+		return "", nil
 	case info.Err != nil:
-		return fmt.Errorf("read topic %s: %w", topic, info.Err)
+		return "", fmt.Errorf("read topic %s: %w", topic, info.Err)
 	}
 	for p := range info.Partitions {
 		given := int64(0) // the offset behind the newest record that each was called with: none comes twice
 		r := Reader{Client: cl, Topic: topic, Partition: int32(p), Since: since, Patience: tailPatience}
-		r.Stable = true // an open transaction may stay open, and its records are not committed
 		r.Each = func(rec *kgo.Record) error {
 			for _, h := range rec.Headers {
 				if h.Key != "id" || rec.Offset < given {
@@ -51,9 +51,12 @@ func TailRecords(ctx context.Context, cl *kgo.Client, topic string, since time.T
 			}
 			return nil
 		}
-		if err := r.ToEnd(ctx); err != nil {
-			return fmt.Errorf("read topic %s: %w", topic, err)
+		switch err := r.ToEnd(ctx); {
+		case errors.Is(err, ErrOpen):
+			open = err.Error()
+		case err != nil:
+			return open, fmt.Errorf("read topic %s: %w", topic, err)
 		}
 	}
-	return nil
+	return open, nil
 }

@@ -440,7 +440,7 @@ func (rc *recovery) tail(ctx context.Context, topic string, aged bool) error {
 		return nil
 	}
 	full := errors.New("too many events")
-	err := kafka.TailRecords(ctx, rc.tails, topic, rc.from, func(r *kafka.TailRecord) error {
+	open, err := kafka.TailRecords(ctx, rc.tails, topic, rc.from, func(r *kafka.TailRecord) error {
 		if !rc.known.record(topic, t, r) {
 			return full
 		}
@@ -460,6 +460,8 @@ func (rc *recovery) tail(ctx context.Context, topic string, aged bool) error {
 	case err != nil:
 		t.events, rc.unread = -1, err
 		return nil
+	case open != "":
+		rc.say("topic %s: %s: an event behind it counts as missing", topic, open)
 	}
 	info, err := kafka.DescribeTopic(ctx, rc.tails, topic, "cleanup.policy") // if nothing may be asked, the topic counts as one that keeps all events
 	t.compacted = err == nil && strings.Contains(info.Settings["cleanup.policy"], "compact")

@@ -109,7 +109,7 @@ func (v *verifier) lost(e *entry, k *keyOrder) {
 		v.finding(Retention, e, "", nil)
 	case t.compacted && t.n > 0 && (k.records || k.tombstones):
 		v.finding(Compaction, e, "", nil)
-	case v.report.NotConfirmed != "" && !v.reached.has(e.xid):
+	case v.report.NotConfirmed != "" && !v.reached.has(e.xid) || t.hides(e.partition):
 		v.finding(NotConfirmed, e, "", nil)
 	default:
 		v.finding(Missing, e, "", nil)

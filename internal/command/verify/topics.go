@@ -28,6 +28,7 @@ type topic struct {
 
 // A part is one partition of a topic.
 type part struct {
+	open   bool    // a transaction that stays open hides records
 	cut    bool    // retention has removed records of the time that is compared
 	oldest int64   // timestamp of the first record that was read and is not late, in microseconds
 	firsts offsets // of the records that are not duplicates
@@ -127,7 +128,6 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 	p.oldest = unknown
 	first, next := int64(-1), int64(0) // next is the first offset that was not taken: after some errors a Reader starts over
 	r := kafka.Reader{Client: v.client, Topic: t.name, Partition: number, Since: v.from, Patience: patience}
-	r.Stable = true // an open transaction may stay open, and its records are not committed
 	var headers []cdc.Header
 	r.Each = func(rec *kgo.Record) error {
 		if rec.Offset < next || rec.Offset >= r.End { // the last fetch can have records that are younger than the end
@@ -158,7 +158,10 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 		v.hash.record(&e, headers)
 		return v.add(id, &e)
 	}
-	if err := r.ToEnd(ctx); err != nil {
+	err := r.ToEnd(ctx)
+	if p.open = errors.Is(err, kafka.ErrOpen); p.open {
+		v.open = fmt.Sprintf("topic %s: %v", t.name, err)
+	} else if err != nil {
 		return err
 	}
 	if r.End < next {
@@ -167,6 +170,16 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 	// If reading began behind the start of the log, nothing younger was removed.
 	p.cut = r.Start > 0 && (v.from.IsZero() || first == r.Start || r.Start == r.End)
 	return nil
+}
+
+// hides reports whether a transaction that stays open may hide the record of a row.
+func (t *topic) hides(partition int32) bool {
+	for i := range t.parts {
+		if t.parts[i].open && (partition < 0 || t.grown || int32(i) == partition) {
+			return true
+		}
+	}
+	return false
 }
 
 // removed reports whether retention may have removed the record of a row that was written at age.

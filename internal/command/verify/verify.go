@@ -71,6 +71,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -155,6 +156,7 @@ type verifier struct {
 	topics []*topic
 	byName map[string]*topic
 	from   time.Time // where reading the topics begins; zero reads all
+	open   string    // where a transaction stays open that hides records; "" for nowhere
 
 	byID, byKey, again *sorter
 	before, after      func(table, eventID string) Place // of Elsewhere, around the reading of the topics
@@ -239,5 +241,6 @@ func Run(ctx context.Context, cfg Config, opts Options) (*Report, error) {
 			return nil, err
 		}
 	}
+	v.report.NotConfirmed = cmp.Or(v.report.NotConfirmed, v.open)
 	return &v.report, nil
 }

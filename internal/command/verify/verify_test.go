@@ -513,3 +513,29 @@ func TestAnUnfinishedSnapshotIsSaid(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// Another producer's transaction stays open. The records behind its first one can't be read, so nothing tells whether they are there.
+func TestWhatAnOpenTransactionHidesIsNotMissing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1", "b plain k 2")
+	all := w.records()
+	w.send(all[0])
+	other := w.cluster.Client(t, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.TransactionalID(w.cfg.Slot), kgo.TransactionTimeout(10*time.Minute))
+	if err := other.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.ProduceSync(t.Context(), &kgo.Record{Topic: all[0].Topic, Partition: 1}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	w.send(all[1])
+	r := w.verify()
+	w.wants(r, 0, "not_confirmed b -1")
+	if !strings.Contains(r.NotConfirmed, "a transaction is open at offset 1") {
+		t.Errorf("it says %q", r.NotConfirmed)
+	}
+	if err := other.EndTransaction(t.Context(), kgo.TryAbort); err != nil {
+		t.Fatal(err)
+	}
+	w.wants(w.verify(), 0)
+}
