@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -195,7 +194,7 @@ func (o *Outbox) payload(v any) (b []byte, err error) {
 	case o.isJSON() && !json.Valid(b):
 		return nil, fmt.Errorf("is not JSON, which the column of the type %s needs (got %.40q)", o.opts.PayloadType, b)
 	case o.opts.PayloadType == "jsonb":
-		if err := cmp.Or(escapesProblem(b), numbersProblem(b)); err != nil {
+		if err := escapesProblem(b); err != nil {
 			return nil, err
 		}
 	}
@@ -284,45 +283,6 @@ func escapesProblem(b []byte) error {
 }
 
 var errLoneSurrogate = errors.New(`has half a surrogate pair, such as \ud800 alone, which a jsonb cannot have`)
-
-// numbersProblem returns why a jsonb cannot have a number of a valid JSON. A jsonb has numbers of the
-// type numeric.
-func numbersProblem(b []byte) error {
-	const chars = "+-.0123456789Ee"
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case c == '"': // to the end of the text
-			for i++; b[i] != '"'; i++ {
-				if b[i] == '\\' {
-					i++
-				}
-			}
-		case c == '-' || '0' <= c && c <= '9':
-			end := i + 1
-			for end < len(b) && strings.IndexByte(chars, b[end]) >= 0 {
-				end++
-			}
-			if !isNumeric(string(b[i:end])) {
-				return fmt.Errorf("has the number %.40s, which a jsonb cannot have: it has more than 131072 digits before or 16383 after the decimal point", b[i:end])
-			}
-			i = end - 1
-		}
-	}
-	return nil
-}
-
-// isNumeric reports whether a number of a valid JSON is within the limits of the type numeric.
-func isNumeric(number string) bool {
-	number, power, _ := strings.Cut(strings.ToLower(strings.TrimPrefix(number, "-")), "e")
-	exponent, err := strconv.Atoi(cmp.Or(power, "0"))
-	if err != nil || exponent >= math.MaxInt32/2 || exponent <= -math.MaxInt32/2 {
-		return false // Postgres refuses such an exponent even of 0
-	}
-	whole, fraction, _ := strings.Cut(number, ".")
-	digits := whole + fraction
-	zeros := len(digits) - len(strings.TrimLeft(digits, "0"))
-	return len(fraction)-exponent <= 16383 && (zeros == len(digits) || len(whole)-zeros+exponent <= 131072)
-}
 
 // arrayText is one column of the rows as the text of an array. Every driver and every protocol can
 // send a text.
