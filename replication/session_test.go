@@ -328,7 +328,9 @@ func TestASlotInUseIsTriedWhateverTheCatalogSays(t *testing.T) {
 
 func TestStartGivesUpWaitingWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := connectFake(t, testConfig(), nil)
+		cfg := testConfig()
+		cfg.identity.SlotFound.ActivePID = 4711
+		s, w := connectFake(t, cfg, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		go func() {
