@@ -337,7 +337,7 @@ func (c *Config) transactionalID() string { return c.Name + "/events" }
 
 func (c *Config) sink() sink.Config {
 	cfg := c.Kafka
-	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger
+	cfg.WindowBytes, cfg.Logger = int64(c.Delivery.Window.Bytes), c.Logger
 	cfg.DeadLetters, cfg.Bury = c.Delivery.DeadLetterTopic, c.Delivery.OnPoison.Bury()
 	cfg.Parking, cfg.Park = c.Delivery.ParkingTopic, c.Delivery.OnPoison.Park()
 	cfg.Store = c.claimStore()

@@ -29,7 +29,7 @@ func patient(t testing.TB) context.Context {
 // config is what a run gives to checkKafka.
 func config(brokers []string) sink.Config {
 	cfg := sink.DefaultConfig()
-	cfg.Brokers, cfg.WindowEvents, cfg.WindowBytes = brokers, 50_000, 64<<20
+	cfg.Brokers, cfg.WindowBytes = brokers, 64<<20
 	return cfg
 }
 

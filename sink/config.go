@@ -27,10 +27,8 @@ type Config struct {
 	// What to do about missing topics.
 	Topics Topics `yaml:"topics"`
 
-	// WindowEvents and WindowBytes are what the relay has in flight at most. The client's own limits are set above them, so
-	// that the window is the only brake.
-	WindowEvents int   `yaml:"-"`
-	WindowBytes  int64 `yaml:"-"`
+	// WindowBytes are what the relay has in flight at most. A check compares them with the brokers' limits.
+	WindowBytes int64 `yaml:"-"`
 
 	// DeadLetters is the dead letter topic, "" for none. It is created if it's missing, whatever Topics.Create says: with Bury at
 	// Open, and otherwise for the first letter.

@@ -10,7 +10,6 @@ import (
 type Status struct {
 	// Delivered has the acknowledged records by topic. Topics beyond the first 200 are counted together, as OtherTopics.
 	Delivered map[string]uint64
-	Pending   int // records sent and not ended
 	// Abandoned is how often a partition gave up its producer id although an earlier answer was lost. Each time, events may have
 	// been delivered twice.
 	Abandoned uint64
@@ -23,9 +22,6 @@ func (s *Kafka) Status() Status {
 	st := Status{Delivered: make(map[string]uint64, len(s.counts.topics)), Abandoned: s.counts.abandoned}
 	for name, n := range s.counts.topics {
 		st.Delivered[name] = *n
-	}
-	for _, t := range s.topics {
-		st.Pending += t.pending
 	}
 	return st
 }

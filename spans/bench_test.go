@@ -33,7 +33,7 @@ func BenchmarkDelivery(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			cfg := sink.DefaultConfig()
-			cfg.Brokers, cfg.WindowEvents, cfg.WindowBytes = testenv.FakeKafka(b, kfake.SeedTopics(4, "a"), kfake.BlackholeProduce()).ListenAddrs(), 50_000, 64<<20
+			cfg.Brokers, cfg.WindowBytes = testenv.FakeKafka(b, kfake.SeedTopics(4, "a"), kfake.BlackholeProduce()).ListenAddrs(), 64<<20
 			cfg.Observed, cfg.Logger = c.tracer != nil, slog.New(slog.DiscardHandler)
 			s, err := sink.Open(cfg)
 			if err != nil {

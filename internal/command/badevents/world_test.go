@@ -40,7 +40,7 @@ func newWorld(t *testing.T) *world {
 	w.client = w.kafka.Client(t, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(8<<20))
 	w.prefix = w.kafka.Topic(t, 1, map[string]string{"max.message.bytes": "8388608"}) // its name is the dead letter topic's
 	w.cfg = Config{Name: "shop.walpost", Database: "shop", Kafka: sink.DefaultConfig(), Version: "test", Produce: func(bool) {}, Progress: func(string, int64, int64) {}}
-	w.cfg.Kafka.Brokers, w.cfg.Kafka.WindowEvents, w.cfg.Kafka.WindowBytes = w.kafka.Brokers(), 1000, 64<<20
+	w.cfg.Kafka.Brokers, w.cfg.Kafka.WindowBytes = w.kafka.Brokers(), 64<<20
 	w.cfg.Kafka.DeadLetters, w.cfg.Parking = w.prefix, w.prefix+".parked"
 	w.cfg.Say = func(text string) { w.mu.Lock(); defer w.mu.Unlock(); w.said = append(w.said, text) }
 	w.route("aggregate_type")

@@ -1,8 +1,6 @@
 package statuspage
 
 import (
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,37 +39,17 @@ type kafkaMetrics struct {
 	*kprom.Metrics
 	once sync.Once
 
-	mu      sync.Mutex
-	topics  map[string]struct{} // that have series of their own
-	clients map[*kgo.Client]struct{}
+	mu     sync.Mutex
+	topics map[string]struct{} // that have series of their own
 }
 
 func newKafkaMetrics(reg prometheus.Registerer) *kafkaMetrics {
-	m := &kafkaMetrics{topics: map[string]struct{}{}, clients: map[*kgo.Client]struct{}{}}
+	m := &kafkaMetrics{topics: map[string]struct{}{}}
 	m.Metrics = kprom.NewMetrics("walpost_kafka", kprom.Registerer(withoutBuffers{reg}))
-	for name, count := range map[string]func(*kgo.Client) int64{
-		"walpost_kafka_buffered_produce_records": (*kgo.Client).BufferedProduceRecords,
-		"walpost_kafka_buffered_produce_bytes":   (*kgo.Client).BufferedProduceBytes,
-	} {
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: "What all Kafka clients have buffered and not yet produced."},
-			func() float64 { return m.sum(count) }))
-	}
 	return m
 }
 
-// sum adds up what the open clients say.
-func (m *kafkaMetrics) sum(count func(*kgo.Client) int64) float64 {
-	m.mu.Lock()
-	clients := slices.Collect(maps.Keys(m.clients)) // a client may call OnProduceBatchWritten under a lock that count needs
-	m.mu.Unlock()
-	n := int64(0)
-	for _, c := range clients {
-		n += count(c)
-	}
-	return float64(n)
-}
-
-// withoutBuffers refuses the plugin's gauges of what is buffered. They read the first client only, and some are named as counters.
+// withoutBuffers refuses the plugin's gauges of what is buffered: the sink has a buffer of its own (walpost_in_flight).
 type withoutBuffers struct{ prometheus.Registerer }
 
 func (r withoutBuffers) MustRegister(all ...prometheus.Collector) {
@@ -94,19 +72,10 @@ func (m *kafkaMetrics) OnProduceBatchWritten(meta kgo.BrokerMetadata, topic stri
 }
 
 // OnNewClient registers for the first client only.
-func (m *kafkaMetrics) OnNewClient(c *kgo.Client) {
-	m.once.Do(func() { m.Metrics.OnNewClient(c) })
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.clients[c] = struct{}{}
-}
+func (m *kafkaMetrics) OnNewClient(c *kgo.Client) { m.once.Do(func() { m.Metrics.OnNewClient(c) }) }
 
 // OnClientClosed keeps the metrics: counters must not vanish when a client is replaced.
-func (m *kafkaMetrics) OnClientClosed(c *kgo.Client) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.clients, c)
-}
+func (m *kafkaMetrics) OnClientClosed(*kgo.Client) {}
 
 // A collector translates walpost.Status into metrics, at every scrape.
 type collector struct {

@@ -378,6 +378,7 @@ func TestKafkaMetricsBearSeveralClients(t *testing.T) {
 		}
 		defer client.Close()
 	}
+	hooks.OnBrokerConnect(kgo.BrokerMetadata{NodeID: 1}, time.Second, nil, nil)
 	families, err := reg.Gather()
 	if err != nil || len(families) == 0 {
 		t.Fatalf("%d metrics, %v", len(families), err)
@@ -387,45 +388,6 @@ func TestKafkaMetricsBearSeveralClients(t *testing.T) {
 			t.Errorf("%s is not called walpost_kafka_…", f.GetName())
 		}
 	}
-}
-
-// A replaced client is one of several: what is buffered is the sum over the clients that are open.
-func TestBufferedRecordsAreThoseOfAllClients(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	hooks := newKafkaMetrics(reg)
-	var clients []*kgo.Client
-	for range 3 {
-		cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.WithHooks(hooks))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer cl.Close()
-		clients = append(clients, cl)
-	}
-	is := func(records int, bytes int) {
-		t.Helper()
-		want := fmt.Sprintf(`
-# HELP walpost_kafka_buffered_produce_bytes What all Kafka clients have buffered and not yet produced.
-# TYPE walpost_kafka_buffered_produce_bytes gauge
-walpost_kafka_buffered_produce_bytes %d
-# HELP walpost_kafka_buffered_produce_records What all Kafka clients have buffered and not yet produced.
-# TYPE walpost_kafka_buffered_produce_records gauge
-walpost_kafka_buffered_produce_records %d
-`, bytes, records)
-		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "walpost_kafka_buffered_produce_bytes", "walpost_kafka_buffered_produce_records"); err != nil {
-			t.Error(err)
-		}
-	}
-	is(0, 0)
-	for i, cl := range clients {
-		for range i + 1 {
-			cl.Produce(t.Context(), &kgo.Record{Topic: "orders", Value: []byte("ten bytes!")}, nil)
-		}
-	}
-	is(6, 60)
-	clients[0].Close()
-	clients[2].Close()
-	is(2, 20)
 }
 
 // The Kafka client's own metrics have as few topics as walpost_events_total.
