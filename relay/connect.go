@@ -12,7 +12,6 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/lib/backoff"
 	"github.com/walpost/walpost/relay/internal/records"
-	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 // connectAgain spaces out the attempts to get a session.
@@ -36,7 +35,7 @@ func (c *connector) drop(sess Session, worked bool) {
 
 // free closes the session that was lost.
 func (c *connector) free() {
-	sessions.Close(c.background, c.dead)
+	closeSession(c.background, c.dead)
 	c.dead = nil
 }
 
@@ -55,7 +54,7 @@ func (c *connector) connect(ctx context.Context) error {
 	dead := c.dead
 	c.dead, c.arrived = nil, nil
 	c.beside(func() func() {
-		sessions.Close(trying, dead)
+		closeSession(trying, dead)
 		a := c.open(trying, c.inUse)
 		return func() { c.arrived = &a }
 	})
@@ -179,7 +178,7 @@ func (c *connector) install(ctx context.Context, a *attempt) error {
 	c.contested = c.contested || why != "" // until the phase has resumed
 	c.now = time.Now()
 	c.held = held{
-		sess: a.sess, found: a.found, start: a.start, every: sessions.Every(a.sess.StatusEvery()),
+		sess: a.sess, found: a.found, start: a.start, every: confirmEvery(a.sess.StatusEvery()),
 		opened: c.now, lastOK: c.now, confirmed: min(a.found.SlotFound.Confirmed, a.start),
 	}
 	c.checkpointer.taken(a.Rec, a.Older)

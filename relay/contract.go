@@ -7,7 +7,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/relay/internal/claims"
 	"github.com/walpost/walpost/relay/internal/records"
 )
 
@@ -71,8 +70,23 @@ type Seeker interface {
 	Continue()
 }
 
-// A Keeper is a Source that keeps the outcome of each row, instead of a position.
-type Keeper = claims.Keeper
+// A Keeper keeps the outcome of each row that its source gave, instead of a position. The Pos of such
+// an event is the row's number, and the methods name the row by it. The goroutine that uses the session
+// calls all methods.
+type Keeper interface {
+	// Delivered says that the brokers have acknowledged the record of the row or its dead letter, or
+	// that the row produces no record.
+	Delivered(row uint32)
+	// Refused says that this row alone cannot be delivered, and why. It reports whether the source
+	// gives the row again later. Then the source gives no younger row of the key before that.
+	Refused(row uint32, why string) (again bool)
+	// Returned says that the record of the row was not sent, because an older record of its key was
+	// refused.
+	Returned(row uint32)
+	// Overdue returns an error if another process may soon deliver rows that are in flight. Then
+	// nothing may be sent any more.
+	Overdue() error
+}
 
 // A Router makes records of rows. It is pure: the same event gives the same record, byte for byte.
 type Router interface {

@@ -11,7 +11,6 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/records"
-	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 // Copying is what a Relay needs to publish rows of the table ahead of the stream.
@@ -263,7 +262,7 @@ func (r *opener) look(ctx context.Context) (cdc.Identity, error) {
 		return cdc.Identity{}, fmt.Errorf("open the source: %w", err)
 	}
 	found := sess.Identity()
-	sessions.Close(ctx, sess)
+	closeSession(ctx, sess)
 	return found, nil
 }
 
@@ -305,7 +304,7 @@ func (r *opener) openKnown(ctx context.Context, rec *checkpoint.Record) (sess Se
 	if rec != nil || sess.Identity().SlotFound.Exists || !r.cfg.Create {
 		return sess, rec, nil
 	}
-	sessions.Close(ctx, sess)
+	closeSession(ctx, sess)
 	if c := r.cfg.Copying; c != nil && c.After > 0 {
 		return nil, nil, fault.Retry(errors.New("the slot is gone that was there a moment ago"))
 	}

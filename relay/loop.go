@@ -13,7 +13,6 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
-	"github.com/walpost/walpost/relay/internal/claims"
 	"github.com/walpost/walpost/relay/internal/flight"
 )
 
@@ -306,7 +305,7 @@ func (l *loop) take() error {
 		switch {
 		case flight.Untracked(&a.Ticket):
 			other = cmp.Or(other, l.parker.Delivered(a))
-		case claims.Ended(l.keeper, a, l.sink.PassOver):
+		case claimEnded(l.keeper, a, l.sink.PassOver):
 			l.flight.Ack(a.Ticket)
 		case errors.Is(a.Err, cdc.ErrTakenBack):
 			other = cmp.Or(other, l.parker.tookBack(a))

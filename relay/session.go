@@ -16,7 +16,6 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/records"
-	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 // An attempt is the result of one try to open a session. Exactly one of err and sess is set.
@@ -77,7 +76,7 @@ func (r *opener) open(ctx context.Context, inUse func(why string)) attempt {
 	for r.certain = false; ; {
 		a := attempt{fenced: fenced}
 		if a.err = r.try(ctx, &a, inUse); a.err != nil {
-			sessions.Close(ctx, a.sess)
+			closeSession(ctx, a.sess)
 			a.sess = nil
 		}
 		fenced = a.fenced
@@ -161,7 +160,7 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) er
 	// From here on the server wants signs of life, even while the store is slow. They confirm
 	// nothing new.
 	a.found = a.sess.Identity()
-	return sessions.Alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
+	return alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
 		// The checkpointer must not write between this read and this write: if a former attempt
 		// failed, the checkpointer may write under the same epoch, and its record may be further.
 		return r.store.Alone(ctx, func(store records.Store) error { return r.takeOver(ctx, store, a, rec, base) })
@@ -302,7 +301,7 @@ func (r *opener) accept(ctx context.Context, a *attempt, refused error) (*checkp
 		}
 	}
 	r.log.Warn("GAP ACCEPTED: continuing after it", "token", gap.Token, "gap", refused.Error())
-	sessions.Close(ctx, a.sess)
+	closeSession(ctx, a.sess)
 	var err error
 	if r.copies(gap.Record) && gap.NeedsSlot() {
 		a.sess, err = r.cfg.Copying.Tables.Open(ctx)

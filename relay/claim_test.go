@@ -1,4 +1,4 @@
-package claims
+package relay
 
 import (
 	"errors"
@@ -42,7 +42,7 @@ func TestAKeeperIsToldOfEachOutcome(t *testing.T) {
 		c.ack.Ticket.Row, c.ack.Topic = 7, "a"
 		var taken []string
 		passed := false
-		ends := Ended(k, &c.ack, func(a *cdc.Ack, of func([]byte, *cdc.Ticket) bool) {
+		ends := claimEnded(k, &c.ack, func(a *cdc.Ack, of func([]byte, *cdc.Ticket) bool) {
 			passed = a == &c.ack
 			for _, key := range [][]byte{[]byte("k"), []byte("j"), nil} {
 				if of(key, nil) {
@@ -54,7 +54,7 @@ func TestAKeeperIsToldOfEachOutcome(t *testing.T) {
 			t.Errorf("%s: ends %t, told %q, taken %q, passed %t", what, ends, k.told, taken, passed)
 		}
 	}
-	if Ended(nil, new(cdc.Ack), nil) {
+	if claimEnded(nil, new(cdc.Ack), nil) {
 		t.Error("without a keeper nothing comes again")
 	}
 }
