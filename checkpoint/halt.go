@@ -30,7 +30,7 @@ type Halt struct {
 	Table    string       `json:"table"`      // "" for a message
 	EventID  string       `json:"event_id"`   // "" if the event has none
 	Topic    string       `json:"topic,omitempty"`
-	Reason   cdc.Reason   `json:"reason,omitempty"` // "" if a version before dead letters wrote the Halt
+	Reason   cdc.Reason   `json:"reason,omitempty"`
 	Error    string       `json:"error,omitempty"`
 	Keyless  bool         `json:"keyless,omitempty"` // no key is known by which it could be parked
 	Time     time.Time    `json:"time"`              // of the writing, for people

@@ -7,7 +7,6 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
@@ -32,19 +31,8 @@ refuse.`,
 		Example: `  walpost explain --config walpost.yaml --id 018f4e2a-9a3b-7c1d-8e2f-1a2b3c4d5e6f
   walpost explain --config walpost.yaml --last 3 --json
   walpost explain --config walpost.yaml --partitions 12 --row '{"aggregate_type": "order", "aggregate_id": "4711", "event_type": "OrderPlaced"}'`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 && cmd.Flags().Changed("json") {
-				return rowByJSON
-			}
-			return noArguments(cmd, args)
-		},
+		Args: noArguments,
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		if value, ok := errors.AsType[*pflag.InvalidValueError](err); ok && value.GetFlag().Name == "json" {
-			return rowByJSON
-		}
-		return usageError{err}
-	})
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase,
 		"dsn", "table", "brokers", "publication", "topic-regex", "topic-replacement", "compression")
 	flags := cmd.Flags()
@@ -98,6 +86,3 @@ refuse.`,
 	}
 	return cmd
 }
-
-// rowByJSON refuses a row after --json, which took one before the first release.
-var rowByJSON = usageError{errors.New("explain: --json prints JSON and takes no value: pass the row with --row")}

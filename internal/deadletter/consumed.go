@@ -82,10 +82,8 @@ func DecodeConsumed(rec *kgo.Record) (*Letter, *Mark, error) {
 // of a message without one.
 func (l *Letter) SendBack(now time.Time) *cdc.Record {
 	rec := *l.Record
-	rec.Headers = append(slices.Clip(rec.Headers), cdc.Header{Key: hGroup, Value: []byte(l.Group)}, cdc.Header{Key: hTime, Value: fmt.Append(nil, l.CommitTime.UnixMilli())})
-	if l.Start != "" {
-		rec.Headers = append(rec.Headers, cdc.Header{Key: hStart, Value: []byte(l.Start)})
-	}
+	rec.Headers = append(slices.Clip(rec.Headers), cdc.Header{Key: hGroup, Value: []byte(l.Group)}, cdc.Header{Key: hTime, Value: fmt.Append(nil, l.CommitTime.UnixMilli())},
+		cdc.Header{Key: hStart, Value: []byte(l.Start)})
 	rec.Time, rec.Committed = now.Truncate(time.Millisecond), now
 	return &rec
 }

@@ -57,7 +57,7 @@ type Letter struct {
 	Group   string    // the consumer group
 	Offset  int64     // of the message
 	Stack   string    // of a panic
-	Start   string    // the message's first position as the consumer writes it; "" in older letters
+	Start   string    // the message's first position as the consumer writes it
 	Written time.Time // when this letter was written
 
 	// Key is the key that the event was meant to have. KeyKnown is false if it could not be found.

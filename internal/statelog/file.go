@@ -37,8 +37,7 @@ type fileFormat struct {
 	Version int               `json:"version"`
 	Records map[string][]byte `json:"records"`
 	// Sum is the checksum of the records: a flipped bit can give another position, and the relay would skip what is before it.
-	// Files of former versions have none.
-	Sum *string `json:"crc32c"`
+	Sum string `json:"crc32c"`
 }
 
 func sumOf(records map[string][]byte) (string, error) {
@@ -129,7 +128,7 @@ func (f *FileStore) read() (map[string][]byte, error) {
 		return nil, damaged(f.path, fmt.Errorf("not a checkpoint file of version 1 (version %d)", c.Version))
 	}
 	sum, err := sumOf(c.Records)
-	if err != nil || c.Sum != nil && *c.Sum != sum {
+	if err != nil || c.Sum != sum {
 		return nil, damaged(f.path, errors.Join(fmt.Errorf("its checksum is not that of its records (%s)", sum), err))
 	}
 	return c.Records, nil
@@ -197,7 +196,7 @@ func (f *FileStore) Save(_ context.Context, key string, value []byte) error {
 	}
 	sum, err := sumOf(all)
 	if err == nil {
-		err = f.replace(fileFormat{Version: 1, Records: all, Sum: &sum})
+		err = f.replace(fileFormat{Version: 1, Records: all, Sum: sum})
 	}
 	if err != nil {
 		return fault.Retry(fmt.Errorf("write checkpoint file %s: %w", f.path, err))

@@ -69,8 +69,8 @@ type BadEvent struct {
 	Why        string          `json:"why,omitempty"`
 	Reason     cdc.Reason      `json:"reason"`
 	Error      string          `json:"error"`
-	Relay      string          `json:"relay"`    // its name; "" in a dead letter of an older version
-	Database   string          `json:"database"` // of the relay; "" in a letter of an older version
+	Relay      string          `json:"relay"`    // its name
+	Database   string          `json:"database"` // of the relay
 	Table      string          `json:"table"`
 	EventID    string          `json:"event_id"`
 	Key        *string         `json:"key"`
