@@ -99,8 +99,11 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 		}
 		s.mu.Lock()
 		s.status.Backlog, s.status.BacklogErr = b, ""
-		if err != nil {
+		switch {
+		case err != nil:
 			s.status.BacklogErr = err.Error()
+		case b != nil:
+			s.status.BacklogAt = b.At
 		}
 		s.mu.Unlock()
 		if !wait.For(ctx, every) {

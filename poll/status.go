@@ -19,9 +19,10 @@ type Status struct {
 	Strategy string
 	Interval time.Duration
 	// Backlog is the newest one that Watch read, nil if it could not be read, or if this process does not
-	// deliver. BacklogErr is why it could not be read.
+	// deliver. BacklogErr is why it could not be read, and BacklogAt when it last could.
 	Backlog    *Backlog
 	BacklogErr string
+	BacklogAt  time.Time // zero for never
 }
 
 // A Blocker is a transaction that delays delivery, because it has not ended.

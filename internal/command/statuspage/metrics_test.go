@@ -121,7 +121,7 @@ func TestEveryPromisedMetricIsThere(t *testing.T) {
 func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 	r := busy()
 	r.status.Slot = slot.Status{}
-	r.status.Poll = &poll.Status{Looks: 9, Table: "public.outbox", Backlog: &poll.Backlog{
+	r.status.Poll = &poll.Status{Looks: 9, Table: "public.outbox", BacklogAt: noon.Add(-time.Second), Backlog: &poll.Backlog{
 		At: noon.Add(-time.Second), Rows: 3, Oldest: noon.Add(-time.Minute), Blocker: &poll.Blocker{Since: age.Since{Time: noon.Add(-2 * time.Minute)}},
 	}}
 	gathered := func() map[string]float64 {
@@ -163,8 +163,16 @@ func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 		t.Errorf("status: %+v", v.Claims)
 	}
 	r.status.Poll.Backlog = nil
-	if _, ok := gathered()["walpost_poll_pending_rows"]; ok {
-		t.Error("a process that does not deliver says what waits")
+	got = gathered()
+	for _, name := range []string{"walpost_poll_pending_rows", "walpost_monitor_last_success_timestamp_seconds"} {
+		if _, ok := got[name]; ok {
+			t.Errorf("a process that does not deliver has %s", name)
+		}
+	}
+	r.status.Poll.BacklogErr = "too many connections"
+	got = gathered()
+	if _, ok := got["walpost_poll_pending_rows"]; ok || got["walpost_monitor_last_success_timestamp_seconds"] != float64(noon.Unix()-1) {
+		t.Errorf("rows that cannot be counted any more: %v", got)
 	}
 }
 

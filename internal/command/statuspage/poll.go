@@ -67,17 +67,19 @@ var (
 	pollLooks   = desc("walpost_poll_looks_total", "Polls of the table.", ofTable...)
 )
 
-// collectPoll sends nothing of a process that does not deliver, because another process does.
+// collectPoll sends only the polls of a process that does not deliver, because another process delivers.
 func collectPoll(s *poll.Status, now time.Time, gauge, counter func(*prometheus.Desc, float64, ...string)) {
 	if s == nil {
 		return
 	}
 	counter(pollLooks, float64(s.Looks), s.Table)
 	b := s.Backlog
+	if b != nil || s.BacklogErr != "" {
+		gauge(monitorSuccess, stamp(s.BacklogAt))
+	}
 	if b == nil {
 		return
 	}
-	gauge(monitorSuccess, stamp(b.At))
 	gauge(pollPending, float64(b.Rows), s.Table)
 	if age := ago(b.Oldest, now); age != nil {
 		gauge(pollOldest, *age, s.Table)
