@@ -46,7 +46,7 @@ func (c *Config) needsSlot(found *Problems, command string) {
 // polling is the configuration as the source wants it that polls.
 func (r *Relay) polling() poll.Settings {
 	return poll.Settings{
-		Config: r.cfg.Source.Poll, Name: r.cfg.Name, DB: r.rows.DB, Table: r.rows.Names.Tables[0], OrderColumn: r.cfg.Source.OrderColumn,
+		Config: r.cfg.Source.Poll, Name: r.cfg.Name, DB: r.rows.DB, Database: r.database, Table: r.rows.Names.Tables[0], OrderColumn: r.cfg.Source.OrderColumn,
 		TimeColumn: r.cfg.Source.TimeColumn, Snapshot: r.cfg.Source.Snapshot, Needs: r.router.Needs, Logger: r.cfg.Logger,
 		Bound: r.sends.Set, Unreachable: r.unreachable,
 		ID:  func(rel *cdc.Relation) string { return r.router.Columns(rel).ID },

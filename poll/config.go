@@ -80,9 +80,10 @@ func (c *Config) Counts() *cdc.Polled {
 type Settings struct {
 	Config
 
-	Name  string // of the relay
-	DB    pg.Database
-	Table pgname.Table
+	Name     string // of the relay
+	DB       pg.Database
+	Database string // its name
+	Table    pgname.Table
 	// OrderColumn grows with every row. TimeColumn, if not empty, says when a row was written.
 	OrderColumn, TimeColumn string
 	// Snapshot is what a first start does with the rows that are there: with "initial" it begins with the

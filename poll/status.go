@@ -14,8 +14,9 @@ import (
 type Status struct {
 	Looks uint64 // at the table, since the start of the process
 
-	// Table, Strategy and Interval are those of the configuration.
+	// Table, Database, Strategy and Interval are those of the configuration.
 	Table    string
+	Database string
 	Strategy string
 	Interval time.Duration
 	// Backlog is the newest one that Watch read, nil if it could not be read, or if this process does not
@@ -66,7 +67,7 @@ func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.status
-	st.Table, st.Strategy, st.Interval = s.set.Table.String(), s.set.Strategy, s.set.Interval
+	st.Table, st.Database, st.Strategy, st.Interval = s.set.Table.String(), s.set.Database, s.set.Strategy, s.set.Interval
 	return st
 }
 

@@ -121,7 +121,7 @@ func TestEveryPromisedMetricIsThere(t *testing.T) {
 func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 	r := busy()
 	r.status.Slot = slot.Status{}
-	r.status.Poll = &poll.Status{Looks: 9, Table: "public.outbox", BacklogAt: noon.Add(-time.Second), Backlog: &poll.Backlog{
+	r.status.Poll = &poll.Status{Looks: 9, Table: "public.outbox", Database: "shop", BacklogAt: noon.Add(-time.Second), Backlog: &poll.Backlog{
 		At: noon.Add(-time.Second), Rows: 3, Oldest: noon.Add(-time.Minute), Blocker: &poll.Blocker{Since: age.Since{Time: noon.Add(-2 * time.Minute)}},
 	}}
 	gathered := func() map[string]float64 {
@@ -135,6 +135,9 @@ func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 			all[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			if strings.HasPrefix(f.GetName(), "walpost_slot_") {
 				t.Errorf("%s is exported", f.GetName())
+			}
+			if l := m.GetLabel(); strings.HasPrefix(f.GetName(), "walpost_poll_") && (len(l) != 2 || l[0].GetValue() != "shop" || l[1].GetValue() != "public.outbox") {
+				t.Errorf("%s has the labels %v", f.GetName(), l)
 			}
 		}
 		return all

@@ -56,7 +56,7 @@ func PollOf(s *poll.Status, now time.Time) *Poll {
 }
 
 var (
-	ofTable = []string{"table"}
+	ofTable = []string{"table", "database"}
 
 	pollPending = desc("walpost_poll_pending_rows", "Undelivered rows, counted up to 10000.", ofTable...)
 	pollOldest  = desc("walpost_poll_oldest_pending_seconds", "Age of the oldest undelivered row, 0 if none; absent if no column has the time (source.time_column).", ofTable...)
@@ -72,7 +72,8 @@ func collectPoll(s *poll.Status, now time.Time, gauge, counter func(*prometheus.
 	if s == nil {
 		return
 	}
-	counter(pollLooks, float64(s.Looks), s.Table)
+	labels := []string{s.Table, s.Database}
+	counter(pollLooks, float64(s.Looks), labels...)
 	b := s.Backlog
 	if b != nil || s.BacklogErr != "" {
 		gauge(monitorSuccess, stamp(s.BacklogAt))
@@ -80,22 +81,22 @@ func collectPoll(s *poll.Status, now time.Time, gauge, counter func(*prometheus.
 	if b == nil {
 		return
 	}
-	gauge(pollPending, float64(b.Rows), s.Table)
+	gauge(pollPending, float64(b.Rows), labels...)
 	if age := ago(b.Oldest, now); age != nil {
-		gauge(pollOldest, *age, s.Table)
+		gauge(pollOldest, *age, labels...)
 	} else if b.Rows == 0 {
-		gauge(pollOldest, 0, s.Table)
+		gauge(pollOldest, 0, labels...)
 	}
 	if c := b.Claims; c != nil {
-		gauge(pollClaimed, float64(c.Claimed), s.Table)
-		gauge(pollWaiting, float64(c.Waiting), s.Table)
-		gauge(pollWorkers, float64(c.Workers), s.Table)
+		gauge(pollClaimed, float64(c.Claimed), labels...)
+		gauge(pollWaiting, float64(c.Waiting), labels...)
+		gauge(pollWorkers, float64(c.Workers), labels...)
 		return
 	}
 	switch {
 	case b.Blocker == nil:
-		gauge(pollBlocker, 0, s.Table)
+		gauge(pollBlocker, 0, labels...)
 	case !b.Blocker.Since.IsZero():
-		gauge(pollBlocker, now.Sub(b.Blocker.Since.Time).Seconds(), s.Table)
+		gauge(pollBlocker, now.Sub(b.Blocker.Since.Time).Seconds(), labels...)
 	}
 }
