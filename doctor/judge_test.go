@@ -95,7 +95,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		}, Warn, "synchronized_standby_slots", "is empty", "synchronized_standby_slots = 's1';"},
 		{"a slot that nobody reads", func(c *replication.Config, _ *ipg.Facts, x *examination) {
 			c.Failover, x.Slots = true, append(slots(true, false), standbySlot{"old", false, false})
-		}, Warn, "synchronized_standby_slots", "is empty", "synchronized_standby_slots = 's1'; SELECT pg_reload_conf(); Leave out old until"},
+		}, Warn, "synchronized_standby_slots", "is empty", "docs/cloud-postgres.md) Leave out old until"},
 		{"only slots that nobody reads", func(c *replication.Config, _ *ipg.Facts, x *examination) {
 			c.Failover, x.Slots = true, slots(false, false)
 		}, Warn, "synchronized_standby_slots", "no standby of this server reads", "Leave out s1 until a standby reads it"},

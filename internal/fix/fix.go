@@ -93,6 +93,9 @@ var exceptions = map[Provider]map[string]string{
 	},
 }
 
+// elsewhere is for a server that somebody else may run, such as Supabase, CloudNativePG or Patroni: nothing in the server shows that reliably.
+const elsewhere = " (if a provider, an operator or Patroni manages the server: docs/cloud-postgres.md)"
+
 func (s Setting) text(p Provider) string {
 	if text, ok := exceptions[p][s.Name]; ok {
 		return text
@@ -105,6 +108,7 @@ func (s Setting) text(p Provider) string {
 	if s.Restart {
 		text = "ALTER SYSTEM SET " + s.Name + " = " + value + "; then restart Postgres."
 	}
+	text += elsewhere
 	if where, ok := parameters[p]; ok {
 		text = "Set " + s.Name + " = " + cmp.Or(s.Bare, s.Value, "''") + " " + where
 		if s.Restart {
