@@ -26,7 +26,10 @@ func newKafkaFixes(cfg kafka.Config) kafkaFixes {
 		f.access += " --command-config admin.properties"
 	}
 	user := cfg.SASL.Username
+	host, _, _ := strings.Cut(cfg.Brokers[0], ":")
 	switch {
+	case user != "" && strings.HasSuffix(host, ".confluent.cloud"): // it's an API key
+		user = "<service account>"
 	case user != "":
 	case cfg.SASL.Mechanism != "":
 		user = "…"

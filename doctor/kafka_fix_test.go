@@ -50,11 +50,12 @@ func TestThePrincipalIsTheOneOfTheBrokers(t *testing.T) {
 		{kafka.Config{}, "User:ANONYMOUS"},
 		{kafka.Config{SASL: kafka.SASL{Mechanism: "PLAIN", Username: "o'relay"}}, `'User:o'\''relay'`},
 		{kafka.Config{TLS: withTLS, SASL: kafka.SASL{Mechanism: "PLAIN", Username: "relay"}}, "User:relay"},
+		{kafka.Config{Brokers: []string{"pkc-abc12.eu-central-1.aws.confluent.cloud:9092"}, SASL: kafka.SASL{Mechanism: "PLAIN", Username: "ABCDEFGHIJKLMNOP"}}, "'User:<service account>'"},
 		{kafka.Config{TLS: withTLS, SASL: kafka.SASL{Mechanism: "OAUTHBEARER", Token: "t"}}, "'User:…'"},
 		{kafka.Config{TLS: withTLS}, "User:CN=test"},
 		{kafka.Config{TLS: &kafka.TLS{CertFile: "gone", KeyFile: "gone"}}, "'User:…'"},
 	} {
-		c.cfg.Brokers = []string{"k:9092"}
+		c.cfg.Brokers = append(c.cfg.Brokers, "k:9092")
 		if got := newKafkaFixes(c.cfg).principal; got != c.want {
 			t.Errorf("%+v: %s, want %s", c.cfg, got, c.want)
 		}
