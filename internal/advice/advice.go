@@ -94,7 +94,7 @@ const (
 // afterwards says how rows are found that an accepted gap leaves out.
 func (a *advised) afterwards(gap *checkpoint.Refusal) {
 	closes := Close(gap.Token)
-	a.say("After the start, run %s to find these rows: verify also prints the command that publishes them. The cleanup removes nothing until you run %s.", a.offer("", "verify"), closes)
+	a.say("After the start, run %s to find these rows, and publish them with the command that verify prints, until verify finds none missing. The cleanup removes nothing until you run %s.", a.offer("", "verify"), closes)
 	a.last = append(a.last, fault.Advice{Command: closes})
 }
 

@@ -49,7 +49,11 @@ func Verify(r *walpost.VerifyReport) string {
 			fmt.Fprintf(&b, "  what to do: %s\n", k.Hint)
 		}
 		if k.Kind == verify.Missing {
-			fmt.Fprintf(&b, "  to publish them after newer events of their keys: %s\n", fault.Command("replay"+replayIDs(r.Findings)))
+			which := "them"
+			if 0 < shownSoFar && shownSoFar < n {
+				which = fmt.Sprintf("these %d (then run verify again)", shownSoFar)
+			}
+			fmt.Fprintf(&b, "  to publish %s after newer events of their keys: %s\n", which, fault.Command("replay"+replayIDs(r.Findings)))
 		}
 	}
 	fmt.Fprintf(&b, "\ndifferences: %d, not judged: %d\n", r.Differences(), r.CannotTell())
