@@ -39,7 +39,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"no timeout", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.SenderTimeout = "0" }, Warn, "wal_sender_timeout", "is off", "60s"},
 		{"a short timeout", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.SenderTimeout = "500" }, Warn, "wal_sender_timeout", "500ms", "60s"},
 		{"a long timeout", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.SenderTimeout = "3600000" }, Warn, "wal_sender_timeout", "1h0m0s", "60s"},
-		{"no limit", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "max_slot_wal_keep_size = '<size>'; SELECT pg_reload_conf(); (more than any slot retains now"},
+		{"no limit", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "(more than any slot retains now"},
 		{"a slow server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 1e-9 }, OK, "outage", "lasts 87600h0m0s", ""},
 		{"no WAL", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 0 }, OK, "outage", "unknown how long", ""},
 		{"a fast server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 40 << 20 }, Warn, "outage", "lasts 17m4s at 40 MB/s", "ALTER SYSTEM"},
