@@ -226,5 +226,7 @@ func (x *examination) wal() {
 }
 
 // keepSize names no size to paste: a limit below what a slot retains loses that slot at the server's next checkpoint.
-var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "<size>", Bare: "<size in MB>",
-	Note: "(more than any slot retains now, or that slot is lost; less than the disk has free)"}}
+var keepSize = fix.Fix{fix.Setting{
+	Name: "max_slot_wal_keep_size", Value: "<size>", Bare: "<size in MB>",
+	Note: "(more than any slot retains now, or that slot is lost; less than the disk has free)",
+}}

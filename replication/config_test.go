@@ -3,7 +3,6 @@ package replication
 import (
 	"strings"
 	"testing"
-
 )
 
 func valid() Config {
