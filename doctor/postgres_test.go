@@ -277,7 +277,7 @@ func TestAPublicationIsJudgedWhenTheTableExists(t *testing.T) {
 		t.Errorf("the publication: %+v", f)
 	}
 	f := named(found, "publication extras")
-	if f == nil || !strings.HasPrefix(f.FixText(), "When all configured tables exist: Create a separate publication for walpost and set source.publication: ") {
+	if f == nil || !strings.HasPrefix(f.FixText(), "When all configured tables exist: Create a separate publication for walpost, and set source.publication: ") {
 		t.Fatalf("the statement: %+v", f)
 	}
 	// Another relay may read the publication, so the advice to take a table out of it comes last, with what that loses.
@@ -332,7 +332,7 @@ func TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking(t *testing
 			w := newWorld(t, testenv.Postgres(t, v), outboxTable, "CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert')")
 			w.exec(w.slotOf("pgoutput"), insertRow)
 			f := named(w.examine(), "publication extras")
-			if f == nil || !strings.Contains(f.FixText(), "Once walpost status says that the slot has confirmed that position") {
+			if f == nil || !strings.Contains(f.FixText(), "Once walpost status shows that the slot has confirmed that position") {
 				t.Fatalf("found %+v", f)
 			}
 			w.exec(string(f.Fix[1].(fix.SQL)))

@@ -20,7 +20,7 @@ func (j *judgement) extras(p *pg.Publication) {
 	// Of schemas too (15 and newer): the list replaces all that is in the publication.
 	own := j.ownPublication()
 	only := own
-	if len(ours) > 0 { // no statement takes all tables out of a publication
+	if len(ours) > 0 && j.f.Slot == nil { // no statement takes all tables out of a publication, and under a slot the entry of a table must stay
 		only = append(own, fix.Words("Or, if no other relay and no subscriber reads publication "+j.cfg.Publication+" (they would lose events):"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, j.cfg.publishedTables())))
 	}
 	if j.lacksTable() {
@@ -69,13 +69,15 @@ func (j *judgement) shared(p *pg.Publication) bool {
 }
 
 // publishLess changes what the publication publishes. Whoever else reads it would lose operations without an error, so a shared
-// publication stays as it is.
+// publication stays as it is. A relay that has read it halts at any ALTER of its options.
 func (j *judgement) publishLess(p *pg.Publication, setting string) fix.Fix {
-	if j.shared(p) {
+	if j.shared(p) || j.f.Slot != nil {
 		return j.ownPublication()
 	}
-	return append(fix.ByWords("If no other relay and no subscriber reads publication "+j.cfg.Publication+" (they would lose updates, deletes or truncates without an error):"),
-		j.thenRecover(fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pgname.QuoteIdent(j.cfg.Publication), setting)))...)
+	return fix.Fix{
+		fix.Words("If no other relay and no subscriber reads publication " + j.cfg.Publication + " (they would lose updates, deletes or truncates without an error):"),
+		fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pgname.QuoteIdent(j.cfg.Publication), setting)),
+	}
 }
 
 // leftOut warns of what a publication of the user's own does not publish.
@@ -109,39 +111,31 @@ func (j *judgement) lacksTable() bool {
 
 // publishWhole publishes every row and column of a table.
 func (j *judgement) publishWhole(t *pg.TableFacts) fix.Fix {
-	whole := fix.BySQL(j.cfg.republishSQL(t.Table))
 	if j.f.Slot != nil {
-		whole = append(whole, fix.Words("If walpost has run with this publication before, walpost run then halts once, because the publication was altered. Run walpost recover, and then walpost run."))
+		return j.ownPublication()
 	}
-	return whole
+	return fix.BySQL(j.cfg.republishSQL(t.Table))
 }
 
-// thenRecover adds what to do after an ALTER of the publication that harms nothing, if a slot is read: nobody can tell it from one that does.
-func (j *judgement) thenRecover(steps ...fix.Step) fix.Fix {
-	if j.f.Slot == nil {
-		return steps
-	}
-	return append(steps, fix.Words("If walpost has run with this publication before, walpost run then halts once, because the publication was altered. Run walpost recover, which finds nothing missing, and then walpost run."))
-}
-
-// ownPublication replaces a publication of all tables, out of which none can be taken. A slot reads the catalog as it was: one that is
-// there reads the new publication only from where that was made
-// (TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking).
+// ownPublication leaves the publication as it is, and replaces it. A slot reads the catalog as it was: one that is there reads the new
+// publication only from where that was made (TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking).
 func (j *judgement) ownPublication() fix.Fix {
-	own := *j.cfg
-	what := "messages"
+	own := *j.cfg.publishable(j.f)
+	what, filters := "messages", ""
 	if tables := j.cfg.Names().Tables; len(tables) > 0 {
 		what = tables[0].Name
+	}
+	if slices.ContainsFunc(j.f.Tables, func(t pg.TableFacts) bool { return j.f.Publication.Filter(t.Table) != "" }) {
+		filters = ", with any row filter of publication " + j.cfg.Publication + " that is still needed"
 	}
 	own.Publication += "_" + what
 	sql := fix.SQL(publicationSQL(&own))
 	if j.f.Slot == nil {
-		return fix.Fix{fix.Words("Create a separate publication for walpost and set source.publication:"), sql}
+		return fix.Fix{fix.Words("Create a separate publication for walpost" + filters + ", and set source.publication:"), sql}
 	}
 	return fix.Fix{
-		fix.Words("Create a separate publication for walpost:"), sql,
-		fix.Words("Then read the position:"), fix.SQL("SELECT pg_current_wal_lsn();"),
-		fix.Words("Once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
+		fix.Words("Create a separate publication for walpost" + filters + ":"), sql,
+		fix.Words("A minute later, note the position server in walpost status. Once walpost status shows that the slot has confirmed that position, restart walpost with source.publication: " +
 			own.Publication + " (not earlier: the slot cannot read older WAL with the new publication)."),
 	}
 }
@@ -155,7 +149,7 @@ func (j *judgement) identities(p *pg.Publication) {
 	for i := range j.f.Tables {
 		if t := &j.f.Tables[i]; t.Exists() && !t.Identified() {
 			how := fix.ByWords("Give " + t.Table.SQL() + " a primary key.")
-			if !j.shared(p) {
+			if !j.shared(p) && j.f.Slot == nil {
 				how = append(fix.ByWords("Give "+t.Table.SQL()+" a primary key, or let the publication publish only inserts."), j.publishLess(p, "publish = 'insert'")...)
 			}
 			j.Warn("replica identity", how,

@@ -170,6 +170,16 @@ func TestConditionsOfAPublication(t *testing.T) {
 					t.Errorf("%q: %s", part, about[0].FixText())
 				}
 			}
+			// A relay that has read the publication halts once it is altered.
+			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", WALStatus: "reserved", Confirmed: 1}
+			for _, got := range cfg.Conditions(f, false) {
+				if got.Verdict != condition.OK && strings.Contains(got.FixText(), alter) {
+					t.Errorf("with a slot: %s", got.FixText())
+				}
+				if got.Name == "row filter of public.outbox" && !strings.Contains(got.FixText(), "with any row filter of publication walpost that is still needed: CREATE PUBLICATION") {
+					t.Errorf("a row filter: %s", got.FixText())
+				}
+			}
 		})
 	}
 }

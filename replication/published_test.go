@@ -1,13 +1,16 @@
 package replication
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/lib/pgname"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
@@ -196,4 +199,45 @@ func TestAStandbyPublishesTheSame(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What is printed about a publication under a slot is no change for a relay that has read the slot: neither at a look, nor at a start
+// with the new publication. Only a start that comes too early refuses.
+func TestTheSeparatePublicationIsNoGap(t *testing.T) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox")
+		s := w.source()
+		rec := &checkpoint.Record{Name: "shop", Epoch: 1, Published: checkpoint.Seen(w.mustOpen(s, true).Identity())}
+		sql, err := w.cfg.Connection().ConnectSQL(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ipg.Close(sql)
+		f, err := w.cfg.Names().Describe(t.Context(), sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := w.cfg.Conditions(f, false)
+		i := slices.IndexFunc(found, func(f condition.Finding) bool { return f.Name == "publication operations" })
+		if i < 0 {
+			t.Fatalf("found %+v", found)
+		}
+		w.exec(string(found[i].Fix[1].(fix.SQL)))
+		looked, err := s.Check(t.Context())
+		if err == nil {
+			err = checkpoint.JudgePublished(rec, looked)
+		}
+		if err != nil {
+			t.Errorf("a look: %v", err)
+		}
+		w.cfg.Publication = "walpost_outbox"
+		start := func() error { return checkpoint.JudgePublished(rec, w.mustOpen(w.source(), false).Identity()) }
+		if err := start(); err == nil {
+			t.Error("an early start is not refused")
+		}
+		w.exec("CHECKPOINT", fmt.Sprintf("SELECT pg_replication_slot_advance('%s', pg_current_wal_lsn())", w.cfg.Slot))
+		if err := start(); err != nil {
+			t.Errorf("a start: %v", err)
+		}
+	})
 }
