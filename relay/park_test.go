@@ -30,12 +30,13 @@ func (w *world) parked(t *testing.T, cfg Config) *run {
 // The topic of parked events is lost while the relay is down. No newer event of a parked key is delivered then, and the error says what is
 // lost. The relay goes on only once an operator has accepted just that loss.
 func TestALostTopicOfParkedEventsIsRefused(t *testing.T) {
+	recreate := func(w *world, _ *Config) {
+		w.park.id, w.park.records, w.park.backlog = "b", nil, parking.History("shop", func(*parking.Entry) {})
+	}
 	for loss, lose := range map[parking.Loss]func(w *world, cfg *Config){
-		parking.Renamed: func(_ *world, cfg *Config) { cfg.Poison.ParkingTopic = "other" },
-		parking.Missing: func(w *world, _ *Config) { w.park.id = "" },
-		parking.Recreated: func(w *world, _ *Config) {
-			w.park.id, w.park.records, w.park.backlog = "b", nil, parking.History("shop", func(*parking.Entry) {})
-		},
+		parking.Renamed:   func(w *world, cfg *Config) { recreate(w, cfg); w.park.id, cfg.Poison.ParkingTopic = "", "other" }, // and missing
+		parking.Missing:   func(w *world, _ *Config) { w.park.id = "" },
+		parking.Recreated: recreate,
 		parking.Truncated: func(w *world, _ *Config) {
 			w.park.start, w.park.records = w.park.end(), nil
 			w.park.observe()
@@ -49,16 +50,19 @@ func TestALostTopicOfParkedEventsIsRefused(t *testing.T) {
 				w.do(func() { lose(w, &cfg) })
 				newer := w.commit("!", "c")
 				r := w.start(cfg)
-				var lost *parking.Lost
+				halts := loss
 				if loss == parking.Missing { // waited for: it may appear again
 					w.want(t, time.Minute, "not ready, with the reason", func() bool {
 						st := r.relay.Status()
 						return st.State == Connecting && strings.Contains(st.Reason, "does not exist")
 					})
-					w.do(func() {
-						lost = &parking.Lost{Loss: parking.Missing, Anchor: *w.newest().Parking, Topic: parkTopic, Now: cdc.LogState{Missing: true}}
-					})
-				} else if <-r.done; !errors.As(r.err, &lost) || lost.Loss != loss || !fault.NeedsPerson(r.err) {
+					r.wantLog(t, "Create the topic again", 1)
+					r.wantLog(t, "--accept-gap", 0) // while this process waits, another one is its standby
+					w.do(func() { recreate(w, nil) })
+					halts = parking.Recreated
+				}
+				var lost *parking.Lost
+				if <-r.done; !errors.As(r.err, &lost) || lost.Loss != halts || !fault.NeedsPerson(r.err) {
 					t.Fatalf("%v", r.err)
 				}
 				w.do(func() {
@@ -68,13 +72,11 @@ func TestALostTopicOfParkedEventsIsRefused(t *testing.T) {
 				})
 				r.stop()
 				cfg.AcceptGap = "parked-other"
-				if loss != parking.Missing {
-					if r = w.start(cfg); true {
-						<-r.done
-					}
-					if !errors.As(r.err, &lost) {
-						t.Errorf("another token: %v", r.err)
-					}
+				if r = w.start(cfg); true {
+					<-r.done
+				}
+				if !errors.As(r.err, &lost) {
+					t.Errorf("another token: %v", r.err)
 				}
 				cfg.AcceptGap = lost.GapToken()
 				r = w.start(cfg)

@@ -101,8 +101,11 @@ func (l *Lost) Hint() string {
 	switch l.Loss {
 	case Renamed:
 		return "Set delivery.parking_topic to " + l.Anchor.Topic + " again, and release the keys (walpost dead retry) before you change it. " + accept
-	case Missing:
-		return "If the topic was deleted by mistake, its events are still in the table unless somebody deleted the rows. " + accept
+	case Missing: // this process waits with the slot, so no other one could accept the loss
+		return "Create the topic again, with one partition, and correct what " + fault.Command("check") + " finds. walpost then halts, and prints how to go on without the events that are lost. " +
+			"They are still in the table unless somebody deleted the rows."
+	case Short:
+		return "If this does not pass, stop walpost. " + accept
 	default:
 		return accept
 	}
