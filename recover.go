@@ -41,7 +41,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 		return 0, err
 	}
 	bound, _ := pg.ParseBound(cfg.Source.Snapshot) // another value is no bound
-	cfg.Source.Create, cfg.Source.Snapshot, cfg.HaltLinger, cfg.AcceptGap = true, "initial", 0, ""
+	cfg.Source.Snapshot, cfg.HaltLinger, cfg.AcceptGap = "initial", 0, ""
 	wrong := cfg.Validate()
 	r, err := prepare(cfg, wrong)
 	if err != nil {

@@ -108,6 +108,20 @@ func TestAStandbyMakesNoSlotThatSurvivesAFailover(t *testing.T) {
 	}
 }
 
+// A run that makes no slot (source.create: false) says what makes it, and the publication.
+func TestWhatARunMayNotMakeIsNamed(t *testing.T) {
+	cfg := valid()
+	f := &ipg.Facts{
+		Server: ipg.Server{Version: 150004, Database: "shop", WALLevel: "logical", MaxSlots: 10, MaxSenders: 10, Role: "u", Replication: true},
+		Tables: []ipg.TableFacts{{Table: pgname.Table{Schema: "public", Name: "outbox"}, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: true, Relation: &cdc.Relation{}}},
+	}
+	unmet := condition.Unmet(cfg.Conditions(f, false))
+	if len(unmet) != 2 || unmet[0].Why != "publication walpost does not exist" || unmet[0].FixText() != publicationSQL(&cfg) ||
+		unmet[1].Why != "slot walpost does not exist" || !strings.Contains(unmet[1].FixText(), "Only for a new relay, create the slot: "+slotSQL(&cfg)) {
+		t.Errorf("unmet: %+v", unmet)
+	}
+}
+
 // Whoever else reads a publication would lose what it publishes no more.
 func TestConditionsOfAPublication(t *testing.T) {
 	outbox, orders := ipg.PublishedTable{Schema: "public", Name: "outbox"}, ipg.PublishedTable{Schema: "public", Name: "orders"}

@@ -42,9 +42,10 @@ func (s *Source) Config() *Config { return &s.cfg }
 
 // Open connects, checks every precondition and finds the slot, but does not take it.
 //
-// Where the slot is missing and create is set (and Config.Create), the publication is made first, when it is missing too,
-// and then the slot. With replaceLost a slot that the server has invalidated is dropped and made again, and a missing one is made
-// whatever the table holds. Without them a missing or lost slot is no error: the session's Identity says so, nothing else was checked, and the caller judges.
+// Where the slot is missing and create is set, the publication is made first, when it is missing too, and then the slot. The
+// caller decides whether Config.Create matters: an accepted gap needs a slot in any case. With replaceLost a slot that the server
+// has invalidated is dropped and made again, and a missing one is made whatever the table holds. Without them a missing or lost
+// slot is no error: the session's Identity says so, nothing else was checked, and the caller judges.
 //
 // What is not right is an error with the statement that fixes it (fault.Hint). It needs a person where the slot is there
 // and events are lost to it: the publication, the table in it, or inserts are gone.
@@ -152,7 +153,7 @@ func (s *Source) connectBeside(ctx context.Context, f *pg.Facts) (*pgconn.PgConn
 // prepare checks everything, and makes what may be made. It returns the facts as they are afterwards. Where the slot replaces one
 // that was lost, the rows that are there are part of a gap that a person has accepted: nothing is left to ask about them.
 func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, lost bool, m making) (_ *pg.Facts, made madeSlot, err error) {
-	makes := lost || f.Slot == nil && s.cfg.Create
+	makes := lost || f.Slot == nil
 	if err := s.judge(f, makes); err != nil || !makes {
 		return f, made, err
 	}

@@ -24,6 +24,7 @@ func TestAfterALossyFailoverWithoutTheSlotVerifyFindsWhatIsMissing(t *testing.T)
 	w := s.follow()
 	r := s.startReady()
 	s.losePrimary(w, r, primary, standby, 1)
+	s.source += ", create: false"        // as walpost debezium convert writes
 	missing := s.insert(standby, "b", 1) // before anybody accepts the gap
 	r = s.start()
 	if code := r.wait(time.Minute); code != 3 {

@@ -264,6 +264,7 @@ func TestRecoverCountsWhatIsGoneFromTheTable(t *testing.T) {
 	}
 	s.pg.Exec(t, s.dsn, dropSlot)
 	since := s.pg.Value(t, s.dsn, `SELECT to_char(pg_xact_commit_timestamp(xmin) + interval '1 microsecond', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') FROM outbox WHERE n = 1`)
+	s.source += ", create: false" // recover creates the slot all the same
 	code, out := s.command("recover", "--yes", "--since", since)
 	for _, word := range []string{"column n of public.outbox has 2 missing numbers", "1 rows of the table may be in the gap, 0 of them are in Kafka, 1 are missing", "recovered: 1 rows"} {
 		if code != 0 || !strings.Contains(out, word) {
