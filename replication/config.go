@@ -22,6 +22,8 @@ type Config struct {
 	// The database, as a libpq URI. For failover, list several hosts. walpost connects to a standby
 	// only with `target_session_attrs`. If `--dsn` or `WALPOST_DSN` has another user or a password, the
 	// file's password isn't used.
+	//
+	// It must not ask for another text format than the pinned one.
 	DSN conf.Secret `yaml:"dsn" example:"postgres://walpost@db.internal:5432/shop?sslmode=verify-full"`
 	// A file with the DSN. Read only at the start.
 	DSNFile string `yaml:"dsn_file" example:"/run/secrets/dsn"`

@@ -3,6 +3,8 @@ package replication
 import (
 	"strings"
 	"testing"
+
+	"github.com/walpost/walpost/internal/fault"
 )
 
 func valid() Config {
@@ -40,6 +42,16 @@ func TestValidateNamesFieldBoundAndValue(t *testing.T) {
 		{"a blank in a password", func(c *Config) { c.DSN = "password=top geheim host=db" }, []string{"source.dsn: must be a libpq URI or keyword string"}},
 		{"a colon in a password", func(c *Config) { c.DSN = "postgres://a@u:sec:geheim@h" }, []string{"source.dsn: must be a libpq URI or keyword string"}},
 		{"a missing root certificate", func(c *Config) { c.DSN += "?sslmode=verify-full&sslrootcert=/nowhere/ca.pem" }, []string{"source.dsn: configure TLS (unable to read CA file: open /nowhere/ca.pem"}},
+		{"another DateStyle", func(c *Config) { c.DSN += "?datestyle=German" }, []string{`source.dsn: DateStyle must be ISO on walpost's connections (got "German" from the DSN or the environment)`}},
+		{"another TimeZone, in another case", func(c *Config) { c.DSN += "?TimeZone=Europe/Berlin" }, []string{"source.dsn: TimeZone must be UTC"}},
+		{"two other settings", func(c *Config) { c.DSN += "?datestyle=German&TimeZone=Europe/Berlin" }, []string{"source.dsn: DateStyle must be", "source.dsn: TimeZone must be"}},
+		{"another encoding", func(c *Config) { c.DSN += "?client_encoding=LATIN1" }, []string{"source.dsn: client_encoding must be UTF8"}},
+		{"another setting in options", func(c *Config) { c.DSN += "?options=-c%20bytea_output%3Descape" }, []string{`source.dsn: bytea_output must be hex on walpost's connections (got "escape" from options`}},
+		{"another setting in long options", func(c *Config) { c.DSN += "?options=--extra-float-digits%3D0" }, []string{"source.dsn: extra_float_digits must be 3"}},
+		{"options that end too early", func(c *Config) { c.DSN += "?options=-c" }, []string{"source.dsn: options: -c is followed by nothing"}},
+		{"the same settings in other words", func(c *Config) {
+			c.DSN += "?client_encoding=utf-8&datestyle=ISO,DMY&timezone=utc&options=-cextra_float_digits%3D1%20-c%20IntervalStyle%3Dpostgres%20-c%20work_mem%3D8MB"
+		}, nil},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			cfg := valid()
@@ -55,6 +67,18 @@ func TestValidateNamesFieldBoundAndValue(t *testing.T) {
 				if strings.Contains(p.String(), "geheim") {
 					t.Errorf("the password is in %q", p)
 				}
+			}
+		})
+	}
+}
+
+func TestEnvironmentThatAsksForAnotherFormatIsRefused(t *testing.T) {
+	for name, value := range map[string]string{"PGTZ": "Asia/Kolkata", "PGDATESTYLE": "SQL, DMY", "PGOPTIONS": "-c intervalstyle=iso_8601"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, value)
+			cfg := valid()
+			if errs := cfg.Validate(); len(errs) != 1 || !fault.Misconfigured(errs) {
+				t.Errorf("got %v", errs)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,7 +80,7 @@ var pins = []pin{
 	{"row_security", "off", equals("off", "false", "0", "no")},
 }
 
-// Config reads the DSN, and pins the settings, whatever the DSN or the environment says of them.
+// Config reads the DSN, refuses what contradicts the pinned settings, and pins them.
 func (d Database) Config() (*pgconn.Config, error) {
 	cc, err := pgconn.ParseConfig(d.DSN)
 	if err == nil && misread(d.DSN, cc) {
@@ -97,8 +98,26 @@ func (d Database) Config() (*pgconn.Config, error) {
 	if password != "" {
 		cc.Password = password
 	}
-	named := cc.RuntimeParams["application_name"]
-	for _, p := range pins { // the server sets them after what options of the DSN says
+	given := map[string]string{}
+	for name, value := range cc.RuntimeParams {
+		given[strings.ToLower(name)] = value
+	}
+	options, err := optionSettings(given["options"])
+	if err != nil {
+		return nil, fault.Config(conf.Problems{{Field: "source.dsn", Want: "options: " + err.Error()}}, "")
+	}
+	var found conf.Problems
+	for _, p := range pins {
+		key := strings.ToLower(p.name)
+		for _, from := range []struct{ where, value string }{
+			{"the DSN or the environment", given[key]},
+			{"options (of the DSN or PGOPTIONS)", options[key]},
+			{"PGDATESTYLE", map[string]string{"datestyle": os.Getenv("PGDATESTYLE")}[key]},
+		} {
+			if from.value != "" && !p.same(from.value) {
+				found.Try("source.dsn", fmt.Errorf("%s must be %s on walpost's connections (got %q from %s)", p.name, p.value, from.value, from.where))
+			}
+		}
 		for name := range cc.RuntimeParams {
 			if strings.EqualFold(name, p.name) {
 				delete(cc.RuntimeParams, name)
@@ -107,16 +126,16 @@ func (d Database) Config() (*pgconn.Config, error) {
 		cc.RuntimeParams[p.name] = p.value
 	}
 	if d.RDSIAM {
-		var found conf.Problems
-		if found.Try("source.rds_iam", tokenGoesTo(cc)); len(found) > 0 {
-			return nil, fault.Config(found, "")
-		}
+		found.Try("source.rds_iam", tokenGoesTo(cc))
+	}
+	if len(found) > 0 {
+		return nil, fault.Config(found, "Leave the setting out: walpost sets it for its own connections only.")
 	}
 	delete(cc.RuntimeParams, "replication")
 	switch {
 	case d.ApplicationName != "":
 		cc.RuntimeParams["application_name"] = d.ApplicationName
-	case named == "":
+	case given["application_name"] == "":
 		cc.RuntimeParams["application_name"] = "walpost"
 	}
 	// A pause between two statements is no reason to be cut off, whatever the role's defaults are.
@@ -150,6 +169,43 @@ func parseProblem(err error) string {
 		return "must be a libpq URI or keyword string (special characters in a URI's password are written as %40 and the like)"
 	}
 	return strings.TrimPrefix(text, "failed to ")
+}
+
+// optionSettings reads the settings of a command line as libpq's options has it: "-c name=value --name=value", with
+// backslashes before blanks that belong to a value.
+func optionSettings(options string) (map[string]string, error) {
+	settings := map[string]string{}
+	words := optionWords(options)
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		switch {
+		case word == "-c" || word == "--":
+			if i++; i == len(words) {
+				return nil, fmt.Errorf("%s is followed by nothing", word)
+			}
+			word = words[i]
+		case strings.HasPrefix(word, "-c"), strings.HasPrefix(word, "--"):
+			word = word[2:]
+		default:
+			continue // a switch that sets nothing we pin; the server judges it
+		}
+		name, value, _ := strings.Cut(word, "=")
+		settings[strings.ToLower(strings.ReplaceAll(name, "-", "_"))] = value
+	}
+	return settings, nil
+}
+
+var (
+	optionWord    = regexp.MustCompile(`(?s)(?:\\.|[^\s\v])+`)
+	optionEscaped = regexp.MustCompile(`(?s)\\(.)`)
+)
+
+func optionWords(s string) []string {
+	words := optionWord.FindAllString(s, -1)
+	for i, w := range words {
+		words[i] = optionEscaped.ReplaceAllString(w, "$1")
+	}
+	return words
 }
 
 // Millis reads a setting that Postgres counts in milliseconds.
