@@ -173,7 +173,7 @@ func (f *foreseen) remembered() (found []Finding) {
 			Side: doctor.Postgres, Name: "accepted gap " + gap.Token, Verdict: Warn,
 			Why: fmt.Sprintf("the gap was accepted on %s and is open, so the cleanup removes no rows: %s", gap.Time.UTC().Format(time.RFC3339), gap.Gap),
 			Fix: fix.Fix{
-				fix.Words("Find the rows that Kafka lacks, and publish them with the command that verify prints, until none is missing:"), fix.Command(fault.Command("verify")),
+				fix.Words("Find the rows that Kafka lacks, and publish them with the command that verify prints, until none is missing or not_confirmed:"), fix.Command(fault.Command("verify")),
 				fix.Words("Then close the gap:"), fix.Command(advice.Close(gap.Token)),
 			},
 		})

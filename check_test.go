@@ -80,7 +80,7 @@ func TestCheckNamesWhatTheCheckpointRemembers(t *testing.T) {
 	}{
 		"an accepted gap": {
 			of:   relay.Forecast{Record: &checkpoint.Record{}, Accepted: []checkpoint.Accepted{{Token: "abc", Gap: "events may be missing"}}},
-			want: "accepted gap abc", why: "events may be missing", fix: "until none is missing:\nwalpost verify\nThen close the gap:\nwalpost recover --close-gap=abc",
+			want: "accepted gap abc", why: "events may be missing", fix: "until none is missing or not_confirmed:\nwalpost verify\nThen close the gap:\nwalpost recover --close-gap=abc",
 		},
 		"a renamed table": {
 			of:   relay.Forecast{Record: &checkpoint.Record{Published: &checkpoint.Published{Published: seen}}, Found: cdc.Identity{Published: now}},

@@ -189,6 +189,8 @@ func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport,
 	if cfg.Stdout == nil {
 		to := cfg.sink()
 		what.Kafka = &to.Config
+	}
+	if cfg.Stdout == nil && opts.ToTopic == "" { // in another topic, no order is at stake
 		what.Parked = func(ctx context.Context) (func(table, id string) bool, error) {
 			at, err := r.elsewhere(ctx, opts.Say)
 			return func(table, id string) bool { place := at(table, id); return place.Parked && place.Open }, err

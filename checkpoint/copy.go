@@ -134,7 +134,7 @@ type Unfinished struct {
 	Copy Copy
 	// From and To name the former source and the new one if the recover changes the source.
 	From, To string
-	// Token gives up the rows that are not published. It is "" if the recover changes the source: recover can undo that.
+	// Token gives up the rows that are not published. It is "" if the recover changes the source.
 	Token string
 }
 
@@ -148,10 +148,11 @@ func (u *Unfinished) Error() string {
 // Unfinished is the error of a run that finds this record, which has an unfinished recover.
 func (r *Record) Unfinished() *Unfinished {
 	u := &Unfinished{Copy: *r.Copy}
-	if was := r.Copy.Former; was != nil {
+	switch was := r.Copy.Former; {
+	case was != nil:
 		u.From, u.To = sourceName(was.Polled, was.Slot), sourceName(r.Polled, r.Slot)
-	} else {
-		u.Token = "recover-" + strings.ReplaceAll(r.Copy.From.String(), "/", "-")
+	case r.Position.IsNumber() == (r.Polled != nil): // else there is nowhere to go on
+		u.Token = fmt.Sprintf("recover-%s-%d", strings.ReplaceAll(r.Copy.From.String(), "/", "-"), r.Epoch)
 	}
 	return u
 }

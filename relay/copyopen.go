@@ -89,7 +89,10 @@ func (r *opener) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.
 // withoutRecover decides about an unfinished recover, which only walpost recover continues.
 func (r *opener) withoutRecover(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	u := rec.Unfinished()
-	if u.Token == "" || r.cfg.AcceptGap != u.Token {
+	switch {
+	case u.Token == "" && r.cfg.AcceptGap != "" && !rec.Intended():
+		return rec, nil // the token may be that of a gap which keeps the change from going on or back
+	case u.Token == "" || r.cfg.AcceptGap != u.Token:
 		return nil, u
 	}
 	next := rec.GiveUp()

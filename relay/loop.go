@@ -254,6 +254,9 @@ func (l *loop) tick(now time.Time) error {
 	if err := l.monitor.judge(l.phase); err != nil {
 		return err
 	}
+	if l.sess != nil && l.checkpointer.durable.Timeline > l.found.Timeline { // the next session names places by the new history
+		return l.lose(fault.Retry(fmt.Errorf("the server was promoted to timeline %d", l.checkpointer.durable.Timeline)))
+	}
 	select {
 	case ask := <-l.relay.asks:
 		ask(l)

@@ -222,7 +222,11 @@ func (r *opener) takeOver(ctx context.Context, store records.Store, a *attempt, 
 	}
 	a.own = a.own && !a.fenced
 	a.epoch = next.Epoch
-	if err := records.Save(ctx, store, next, next.Encode()); err != nil {
+	save := records.Save
+	if a.gap && a.found.SlotFound.Created { // the record before doesn't fit the new slot: another attempt would find another gap
+		save = records.SaveWaiting
+	}
+	if err := save(ctx, store, next, next.Encode()); err != nil {
 		return err
 	}
 	a.Stored = checkpoint.Stored{Rec: next, Older: older, Halts: now.Halts, Skips: now.Skips}

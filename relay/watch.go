@@ -97,6 +97,8 @@ func (m *monitor) checked(k *sighting, p phase) error {
 			c.looked = c.looked.Broken(k.found.Unpublished)
 		}
 		err = fmt.Errorf("%w; events after %s may be missing", err, from)
+	case err == nil && elsewhere && m.sess == nil: // the next session finds out
+		return nil
 	case err == nil && elsewhere:
 		err = fault.Retry(errors.New("source.dsn leads to another server than the session's, or the server was restarted"))
 	case err == nil:

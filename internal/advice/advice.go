@@ -50,9 +50,11 @@ func Close(token string) string { return fault.Command("recover", "--close-gap="
 
 // unfinished is about a recover that was interrupted.
 func (a *advised) unfinished(u *checkpoint.Unfinished) {
-	if u.Token != "" {
+	if u.From == "" {
 		a.say("%s continues it.", a.recovers())
-		a.giveUp(u)
+		if u.Token != "" {
+			a.giveUp(u)
+		}
 		return
 	}
 	a.say("Run %s. If the configuration names %s, recover finishes the change. If it names %s as before, recover undoes the change, and the published rows are delivered again.",
@@ -94,7 +96,7 @@ const (
 // afterwards says how rows are found that an accepted gap leaves out.
 func (a *advised) afterwards(gap *checkpoint.Refusal) {
 	closes := Close(gap.Token)
-	a.say("After the start, run %s to find these rows, and publish them with the command that verify prints, until verify finds none missing. The cleanup removes nothing until you run %s.", a.offer("", "verify"), closes)
+	a.say("After the start, run %s to find these rows, and publish them with the command that verify prints, until verify lists none as missing or not_confirmed. The cleanup removes nothing until you run %s.", a.offer("", "verify"), closes)
 	a.last = append(a.last, fault.Advice{Command: closes})
 }
 
@@ -142,7 +144,7 @@ func (a *advised) streamed(gap *checkpoint.Refusal) {
 		if u := record.Unfinished(); u.Token != "" {
 			a.giveUp(u) // the next start refuses this gap by itself
 		} else {
-			a.unfinished(u)
+			a.accept(gap, "To give up the unfinished change of the source and the rows that it has not published", lost)
 		}
 	case gone:
 		a.commands = append(a.commands, fault.RecoverCommands(false)...)

@@ -45,7 +45,7 @@ func Kinds() []KindText {
 		{OutOfOrder, true, "records after a newer record of their key", "Do not change the topic, and open an issue for walpost with the two records, their headers and their timestamps."},
 		{Unroutable, true, "rows without a record", explain + " says what to change."},
 		{InBothPlaces, true, "events that are in their topic and also elsewhere", fault.Command("dead", "list") + " shows them."},
-		{NotConfirmed, false, "rows without a record that the relay may not have reached", "Start walpost run, or repair what it reports, and verify again."},
+		{NotConfirmed, false, "rows without a record that the relay may not have reached", "Start walpost run, or repair what it reports. If the note names an open transaction, end that first. Then verify again."},
 		{Retention, false, "rows whose record may have been removed by retention", "Compare younger rows (--since)."},
 		{Compaction, false, "rows whose record may have been removed by compaction", ""},
 		{OrderUnknown, false, "pairs of records of one key that look reversed", "verify cannot tell the order, because the two commits were too close together, or because only source.order_column orders them. This is not a sign of a fault."},

@@ -96,6 +96,11 @@ const SaveLimit = time.Minute
 func Save(ctx context.Context, store Store, rec *checkpoint.Record, value []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, SaveLimit)
 	defer cancel()
+	return SaveWaiting(ctx, store, rec, value)
+}
+
+// SaveWaiting is Save without a limit.
+func SaveWaiting(ctx context.Context, store Store, rec *checkpoint.Record, value []byte) error {
 	if err := store.Save(ctx, rec.HolderKey(), value); err != nil {
 		return Waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))
 	}
