@@ -89,6 +89,7 @@ func (a *advised) accept(gap *checkpoint.Refusal, sentence, givesUp string) {
 }
 
 const (
+	passes   = "note the position server in walpost status, and wait until walpost status shows a confirmed position after it. " // works on a standby, too
 	onlyThis = "To accept this gap and no other"
 	lost     = "the events of this gap: walpost never publishes them"
 )
@@ -114,8 +115,8 @@ func (a *advised) streamed(gap *checkpoint.Refusal) {
 		}
 	case checkpoint.OtherPublication:
 		was, is := gap.Record.Published.Publication, gap.Found.Published.Publication
-		a.say("Set source.publication back to %s and start walpost. Run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. "+
-			"Then set source.publication to %s. If walpost still refuses, try again after a few seconds.", was, is)
+		a.say("Set source.publication back to %s, start walpost, "+passes+
+			"Then set source.publication to %s. If walpost still refuses, try again after a minute.", was, is)
 	case checkpoint.SlotAhead:
 		a.say("Find out which process uses or moved the slot, and stop it.")
 		if !gap.Found.Tableless {
@@ -211,7 +212,7 @@ func (a *advised) tables(gap *checkpoint.Refusal) {
 	}
 	a.say("If another relay delivers %[1]s, set source.slot, source.publication and name to names that only this relay uses. "+
 		"If this relay is to deliver %[2]s from now on, first set source.tables to [%[1]s, %[2]s]%[3]s, and start walpost. When no application writes to %[1]s, "+
-		"run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. Then take %[1]s out of source.tables.", names(was), names(is), also)
+		passes+"Then take %[1]s out of source.tables.", names(was), names(is), also)
 	a.accept(gap, "To give up the rows of "+names(was)+" that the slot still holds (the token accepts only this gap)", lost)
 }
 

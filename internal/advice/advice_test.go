@@ -54,6 +54,9 @@ func TestEachGapOfASlotHasItsCommands(t *testing.T) {
 		if !strings.HasSuffix(text, "walpost run --accept-gap=t") || !slices.Contains(offers, "run --accept-gap=t") {
 			t.Errorf("%s: %s", reason, text)
 		}
+		if strings.Contains(text, "pg_current_wal_lsn") {
+			t.Errorf("%s has a statement that fails on a standby: %s", reason, text)
+		}
 		closes := []checkpoint.Reason{checkpoint.SlotMissing, checkpoint.SlotLost, checkpoint.SlotAhead, checkpoint.PublicationChanged}
 		if recovers := slices.Contains(offers, "recover"); recovers != slices.Contains(closes, reason) {
 			t.Errorf("%s: recover is offered: %t", reason, recovers)
