@@ -147,14 +147,15 @@ func refusesTLS(err error) bool {
 // classifyConnect gives an error of a connection attempt its behaviour. With several hosts the attempt may pass later as
 // soon as one of them might.
 func classifyConnect(err error, cc *pgconn.Config, administrator bool) error {
-	var standby, retry bool
-	var hint string
+	var retry bool
+	var unwanted, hint string
 	for _, leaf := range leaves(err) {
 		var pgErr *pgconn.PgError
 		switch {
-		case errors.Is(leaf, pgconn.ErrStandbyConnection), errors.Is(leaf, pgconn.ErrReadOnlyConnection),
-			errors.Is(leaf, pgconn.ErrPrimaryConnection), errors.Is(leaf, pgconn.ErrReadWriteConnection):
-			standby = true
+		case errors.Is(leaf, pgconn.ErrStandbyConnection), errors.Is(leaf, pgconn.ErrReadOnlyConnection):
+			unwanted = "source.dsn must reach a primary. To read from a standby (Postgres 16 and newer), add target_session_attrs=any."
+		case errors.Is(leaf, pgconn.ErrPrimaryConnection), errors.Is(leaf, pgconn.ErrReadWriteConnection):
+			unwanted = "source.dsn must reach a standby, because it sets target_session_attrs. If the standby was promoted, add another one, or set target_session_attrs=any."
 		case errors.As(leaf, &pgErr):
 			if h := connectHint(pgErr, cc, administrator); h != "" {
 				hint = h
@@ -170,8 +171,8 @@ func classifyConnect(err error, cc *pgconn.Config, administrator bool) error {
 		}
 	}
 	switch {
-	case standby:
-		return fault.Retry(fault.WithHint(err, "source.dsn must reach a primary. To read from a standby (Postgres 16 and newer), add target_session_attrs=any."))
+	case unwanted != "":
+		return fault.Retry(fault.WithHint(err, unwanted))
 	case retry && unreached(err):
 		return fault.Retry(fault.WithHint(err, "Start Postgres, or correct the host and port in source.dsn. Postgres must listen on that address (listen_addresses), and firewalls must let this machine through."))
 	case retry:
