@@ -134,15 +134,15 @@ func (j *judgement) slot() {
 	other := fix.Fix{fix.Words("Set source.slot to another name, or drop that slot if nobody needs it:"), fix.SQL("SELECT pg_drop_replication_slot(" + pgname.QuoteLiteral(j.cfg.Slot) + ");")}
 	switch {
 	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Version < pg.FailoverVersion:
-		j.misconfigured(name, fix.ByWords("Leave source.failover out, or upgrade to Postgres 17."),
+		j.misconfigured(name, j.cannotFailover(),
 			"source.failover: needs Postgres 17 or newer (this is %d)", j.f.Server.Version/10000)
 	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Recovery:
-		j.fail(name, fix.ByWords("Point source.dsn at the primary; its slot is copied to the standbys."),
+		j.fail(name, j.cannotFailover(),
 			"slot %s does not exist, and a standby cannot create a slot that survives a failover (source.failover)", j.cfg.Slot)
 	case s == nil && !j.makes:
 		j.fail(name, fix.Fix{fix.Words("Check source.dsn and source.slot first: the server or the slot's name may be wrong, or the slot of a Debezium connector was dropped. " +
 			"A new slot has no events from before its creation. If walpost used the slot before, do not create the slot. " + fault.Recover(j.cfg.tableless()) +
-			" Only for a new relay, create the slot:"), fix.SQL(slotSQL(j.cfg))},
+			" Only for a new relay, create the slot:"), fix.SQL(slotSQL(j.cfg, j.cfg.Failover && j.cannotFailover() == nil))},
 			"slot %s does not exist", j.cfg.Slot)
 	case s == nil:
 		j.OK(name, "slot %s does not exist yet: it will be created", j.cfg.Slot)
@@ -183,9 +183,23 @@ func (j *judgement) goodSlot(s *pg.Slot) {
 		j.OK(name, "slot %s exists, confirmed up to %s, WAL %s%s", j.cfg.Slot, s.Confirmed, s.WALStatus, active)
 	}
 	if j.cfg.Failover && !s.Failover {
-		j.Warn("slot failover", fix.Fix{fix.Words(`Stop walpost, connect with psql "dbname=` + j.f.Server.Database + ` replication=database", and run:`), fix.SQL("ALTER_REPLICATION_SLOT " + pgname.QuoteIdent(j.cfg.Slot) + " (FAILOVER);")},
-			"slot %s was created without failover: it does not survive a failover", j.cfg.Slot)
+		how := j.cannotFailover()
+		if how == nil {
+			how = fix.Fix{fix.Words(`Stop walpost, connect with psql "dbname=` + j.f.Server.Database + ` replication=database", and run:`), fix.SQL("ALTER_REPLICATION_SLOT " + pgname.QuoteIdent(j.cfg.Slot) + " (FAILOVER);")}
+		}
+		j.Warn("slot failover", how, "slot %s was created without failover: it does not survive a failover", j.cfg.Slot)
 	}
+}
+
+// cannotFailover is what to do where the server's slots cannot survive a failover, nil where they can.
+func (j *judgement) cannotFailover() fix.Fix {
+	switch {
+	case j.f.Server.Version < pg.FailoverVersion:
+		return fix.ByWords("Leave source.failover out, or upgrade to Postgres 17.")
+	case j.f.Server.Recovery:
+		return fix.ByWords("Point source.dsn at the primary; its slot is copied to the standbys.")
+	}
+	return nil
 }
 
 // published judges the tables and the publication.

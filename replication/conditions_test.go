@@ -97,13 +97,43 @@ func TestConditionsOfAStream(t *testing.T) {
 	}
 }
 
-func TestAStandbyMakesNoSlotThatSurvivesAFailover(t *testing.T) {
-	cfg := valid()
-	f := &ipg.Facts{Server: ipg.Server{Version: 170000, Recovery: true}}
-	for _, cfg.Failover = range []bool{false, true} {
-		j := cfg.judge(f, true)
-		if j.slot(); (len(condition.Unmet(j.Found)) == 1) != cfg.Failover || cfg.Failover && !strings.Contains(j.Found[0].Why, "a standby cannot create a slot") {
-			t.Errorf("failover %t: %v", cfg.Failover, j.Found)
+// source.failover asks for what the server may not have. What is printed works on this server.
+func TestASlotThatIsToSurviveAFailover(t *testing.T) {
+	exists := &ipg.Slot{Type: "logical", Plugin: "pgoutput", Confirmed: 1}
+	const failover, plain = "'pgoutput', false, false, true);", "'pgoutput');"
+	for _, c := range []struct {
+		version                int
+		recovery               bool
+		makes, exists, without string // the fix where the slot is made, exists, or is made by the user
+	}{
+		{160004, false, "upgrade to Postgres 17", "upgrade to Postgres 17", plain},
+		{160004, true, "upgrade to Postgres 17", "upgrade to Postgres 17", plain},
+		{170000, true, "Point source.dsn at the primary", "Point source.dsn at the primary", plain},
+		{170000, false, "", "ALTER_REPLICATION_SLOT", failover},
+	} {
+		cfg := valid()
+		fixOf := func(slot *ipg.Slot, makes bool) (all string) {
+			j := cfg.judge(&ipg.Facts{Server: ipg.Server{Version: c.version, Recovery: c.recovery}, Slot: slot}, makes)
+			j.slot()
+			for i := range j.Found {
+				if got := &j.Found[i]; got.Verdict != condition.OK {
+					all += got.FixText()
+				}
+			}
+			return all
+		}
+		if all := fixOf(nil, true) + fixOf(exists, false); all != "" {
+			t.Errorf("%+v: without source.failover: %s", c, all)
+		}
+		cfg.Failover = true
+		if got := fixOf(nil, true); !strings.Contains(got, c.makes) || c.makes == "" && got != "" {
+			t.Errorf("%+v: the slot is made: %s", c, got)
+		}
+		if got := fixOf(exists, false); !strings.Contains(got, c.exists) {
+			t.Errorf("%+v: the slot exists: %s", c, got)
+		}
+		if got := fixOf(nil, false); !strings.HasSuffix(got, c.without) {
+			t.Errorf("%+v: the slot is missing: %s", c, got)
 		}
 	}
 }
@@ -117,7 +147,7 @@ func TestWhatARunMayNotMakeIsNamed(t *testing.T) {
 	}
 	unmet := condition.Unmet(cfg.Conditions(f, false))
 	if len(unmet) != 2 || unmet[0].Why != "publication walpost does not exist" || unmet[0].FixText() != publicationSQL(&cfg) ||
-		unmet[1].Why != "slot walpost does not exist" || !strings.Contains(unmet[1].FixText(), "Only for a new relay, create the slot: "+slotSQL(&cfg)) {
+		unmet[1].Why != "slot walpost does not exist" || !strings.Contains(unmet[1].FixText(), "Only for a new relay, create the slot: "+slotSQL(&cfg, false)) {
 		t.Errorf("unmet: %+v", unmet)
 	}
 }

@@ -88,27 +88,31 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 	}()
 	ask := time.NewTimer(askAfter)
 	defer ask.Stop()
+	waits := func(ctx context.Context) (string, []int32) {
+		text, pids := pg.Blockers(ctx, sql, conn.PID())
+		if f.Server.Recovery && text == "" {
+			text = "the primary to log its running transactions (on the primary, run SELECT pg_log_standby_snapshot();)"
+		}
+		return text, pids
+	}
 	var waitsFor string
+	var pids []int32
 	for {
 		select {
 		case err := <-done:
 			return s.slotMade(step, snapshot, err)
 		case <-ask.C:
 			ask.Reset(askEvery)
-			text, pids := pg.Blockers(limited, sql, conn.PID())
-			if f.Server.Recovery && text == "" {
-				text = "the primary to log its running transactions (on the primary, run SELECT pg_log_standby_snapshot();)"
-			}
-			if waitsFor = text; text != "" {
-				s.cfg.Logger.Warn("creating the slot waits for "+text, "slot", s.cfg.Slot, "pids", pids)
+			if waitsFor, pids = waits(limited); waitsFor != "" {
+				s.cfg.Logger.Warn("creating the slot waits for "+waitsFor, "slot", s.cfg.Slot, "pids", pids)
 			}
 			continue
 		case <-limited.Done():
 		}
 		break
 	}
-	if text, _ := pg.Blockers(context.WithoutCancel(ctx), sql, conn.PID()); text != "" {
-		waitsFor = text
+	if text, now := waits(context.WithoutCancel(ctx)); text != "" {
+		waitsFor, pids = text, now
 	}
 	cancel, free := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer free()
@@ -128,8 +132,11 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 	if pg.SQLState(err) != pg.StateCancelled {
 		return s.slotMade(step, snapshot, err)
 	}
-	return made, fault.Retry(fault.WithHint(fmt.Errorf("%s: waited %s for %s", step, s.cfg.CreateTimeout, cmp.Or(waitsFor, "open transactions")),
-		"End the transactions that are named, for example with SELECT pg_terminate_backend(<pid>);"))
+	err = fmt.Errorf("%s: waited %s for %s", step, s.cfg.CreateTimeout, cmp.Or(waitsFor, "open transactions"))
+	if len(pids) > 0 {
+		err = fault.WithHint(err, fmt.Sprintf("End the transactions that are named, for example with SELECT pg_terminate_backend(%d);", pids[0]))
+	}
+	return made, fault.Retry(err)
 }
 
 func (s *Source) slotMade(step, snapshot string, err error) (made madeSlot, _ error) {
@@ -222,8 +229,8 @@ func publicationSQL(c *Config) string {
 }
 
 // slotSQL makes the slot by SQL. It must run after the publication is committed.
-func slotSQL(c *Config) string {
-	if c.Failover {
+func slotSQL(c *Config, failover bool) string {
+	if failover {
 		return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true);", pgname.QuoteLiteral(c.Slot))
 	}
 	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput');", pgname.QuoteLiteral(c.Slot))

@@ -57,7 +57,7 @@ func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
 		s := w.source()
 		_, err := w.open(s, true, false)
 		pid := fmt.Sprintf("process %d (postgres@%s, idle in transaction", conn.PgConn().PID(), w.cfg.Slot)
-		if behaviourOf(err) != "retry" || !strings.Contains(err.Error(), "create slot "+w.cfg.Slot+": waited 500ms for "+pid) || !strings.Contains(fault.Hint(err), "pg_terminate_backend") {
+		if behaviourOf(err) != "retry" || !strings.Contains(err.Error(), "create slot "+w.cfg.Slot+": waited 500ms for "+pid) || !strings.Contains(fault.Hint(err), fmt.Sprintf("pg_terminate_backend(%d)", conn.PgConn().PID())) {
 			t.Fatalf("%s %v (%s)", behaviourOf(err), err, fault.Hint(err))
 		}
 		if w.slot("slot_name") != "" {
@@ -191,8 +191,13 @@ func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
 	}
 	w.cfg.DSN = conf.Secret(both + " target_session_attrs=any")
 	w.cfg.Slot += "_standby"
-	stop := logsSnapshots(t, primary)
 	s := w.source()
+	s.cfg.CreateTimeout = 500 * time.Millisecond
+	if _, err := w.open(s, true, false); behaviourOf(err) != "retry" || !strings.Contains(err.Error(), "on the primary, run SELECT pg_log_standby_snapshot();") || fault.Hint(err) != "" {
+		t.Errorf("nothing is logged: %s %v (%s)", behaviourOf(err), err, fault.Hint(err))
+	}
+	s.cfg.CreateTimeout = w.cfg.CreateTimeout
+	stop := logsSnapshots(t, primary)
 	made, err := w.open(s, true, false)
 	stop()
 	if err != nil {

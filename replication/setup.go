@@ -175,7 +175,7 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 	if opts.Slot {
 		add("slot "+cfg.Slot, `The slot holds all WAL that walpost has not read. Create it only when walpost is about to run. If you
 stop using walpost, drop the slot: SELECT pg_drop_replication_slot(`+pgname.QuoteLiteral(cfg.Slot)+`);
-Rows from before the slot are not published.`, slotSQL(cfg))
+Rows from before the slot are not published.`, slotSQL(cfg, cfg.Failover))
 		all[len(all)-1].apart = true
 	}
 	return all
