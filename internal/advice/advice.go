@@ -63,7 +63,9 @@ func (a *advised) unfinished(u *checkpoint.Unfinished) {
 
 // giveUp says how to go on without the rows that an unfinished recover has not published.
 func (a *advised) giveUp(u *checkpoint.Unfinished) {
-	a.say("To give up the unfinished walpost recover and the rows that it has not published, run %s", a.offer(lost, "run", "--accept-gap="+u.Token))
+	a.say("If you give up the unfinished walpost recover, the rows that it has not published stay missing.")
+	a.afterwards(u.Token)
+	a.say("To give it up, run %s", a.offer(lost, "run", "--accept-gap="+u.Token))
 }
 
 // say adds a sentence.
@@ -95,8 +97,8 @@ const (
 )
 
 // afterwards says how rows are found that an accepted gap leaves out.
-func (a *advised) afterwards(gap *checkpoint.Refusal) {
-	closes := Close(gap.Token)
+func (a *advised) afterwards(token string) {
+	closes := Close(token)
 	a.say("After the start, run %s to find these rows, and publish them with the command that verify prints, until verify lists none as missing or not_confirmed. The cleanup removes nothing until you run %s.", a.offer("", "verify"), closes)
 	a.last = append(a.last, fault.Advice{Command: closes})
 }
@@ -156,7 +158,7 @@ func (a *advised) streamed(gap *checkpoint.Refusal) {
 		a.accept(gap, onlyThis, "no event of this server")
 	case gap.NeedsSlot():
 		a.say("If you accept the gap, walpost creates a new slot and starts there, so it delivers no row that was committed before.")
-		a.afterwards(gap)
+		a.afterwards(gap.Token)
 		a.accept(gap, onlyThis, lost)
 	default:
 		a.say("If you accept the gap, walpost starts at the position of the slot.")
@@ -257,6 +259,6 @@ func (a *advised) polled(gap *checkpoint.Refusal) {
 	default:
 		a.say("%s, walpost starts with the transactions that are open at that moment, so it delivers no row that was committed before.", accepting)
 	}
-	a.afterwards(gap)
+	a.afterwards(gap.Token)
 	a.accept(gap, onlyThis, "the events of this gap: walpost does not publish them by itself")
 }

@@ -141,7 +141,8 @@ func TestAnErrorWithoutAGapStaysAsItIs(t *testing.T) {
 		t.Errorf("an error that passes: %v", err)
 	}
 	rec := &checkpoint.Record{Slot: "walpost", Copy: &checkpoint.Copy{Rows: 3}}
-	if err := Of(rec.Unfinished()); !fault.NeedsPerson(err) || !strings.Contains(fault.Hint(err), "walpost recover continues it") {
+	if err := Of(rec.Unfinished()); !fault.NeedsPerson(err) || !strings.Contains(fault.Hint(err), "walpost recover continues it") ||
+		!strings.Contains(fault.Hint(err), Close(rec.Unfinished().Token)) || !strings.HasSuffix(fault.Hint(err), "run --accept-gap="+rec.Unfinished().Token) {
 		t.Errorf("%v: %s", err, fault.Hint(err))
 	}
 	rec.Copy.Former = &checkpoint.Record{Polled: &cdc.Polled{Strategy: "claim"}}
