@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -287,25 +288,22 @@ func TestTheRecordsOfAFinishedTableAreNotTakenForTheNextTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var file struct {
-		Version int               `json:"version"`
 		Records map[string][]byte `json:"records"`
 	}
 	if err := json.Unmarshal(text, &file); err != nil {
 		t.Fatal(err)
 	}
-	written := 0
+	store, written := statelog.NewFileStore(path), 0
 	for key, rec := range file.Records {
-		with := strings.Replace(string(rec), `"slot":true`, `"slot":true,"finished":["public.outbox"]`, 1)
-		if with != string(rec) {
+		if with := strings.Replace(string(rec), `"slot":true`, `"slot":true,"finished":["public.outbox"]`, 1); with != string(rec) {
 			written++
+			if err := store.Save(t.Context(), key, []byte(with)); err != nil {
+				t.Fatal(err)
+			}
 		}
-		file.Records[key] = []byte(with)
 	}
-	if text, err = json.Marshal(file); err != nil || written != 1 {
+	if err := store.Close(); err != nil || written != 1 {
 		t.Fatal(err, written)
-	}
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
 	}
 	if code, out := s.command("recover", "--yes"); code != 0 || len(s.records()) != 20 {
 		t.Errorf("recover: code %d, %d records of 20\n%s", code, len(s.records()), out)
