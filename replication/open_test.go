@@ -60,6 +60,21 @@ func (w *world) source() *Source {
 	return NewSource(w.cfg)
 }
 
+// facts are what a start finds with cfg.
+func (w *world) facts(cfg *Config) *ipg.Facts {
+	w.Helper()
+	sql, err := cfg.Connection().ConnectSQL(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer ipg.Close(sql)
+	f, err := cfg.Names().Describe(w.Context(), sql)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return f
+}
+
 // unmet is what a start finds unmet, with the refusal of a table that has rows as the last one. The slot is made.
 func (w *world) unmet() []*condition.Finding {
 	w.Helper()

@@ -121,15 +121,7 @@ func TestATableThatIsPublishedWholeLeavesTheOthersAsTheyAre(t *testing.T) {
 			"CREATE PUBLICATION walpost FOR TABLE outbox"+list+", orders"+list+" WITH (publish = 'insert')",
 			"SELECT pg_create_logical_replication_slot(current_database() || '_other', 'pgoutput')")
 		look := func() *ipg.Publication {
-			sql, err := w.cfg.Connection().ConnectSQL(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ipg.Close(sql)
-			f, err := w.cfg.Names().Describe(t.Context(), sql)
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := w.facts(&w.cfg)
 			unmet := condition.Unmet(w.cfg.Conditions(f, true))
 			if hasList := f.Publication.Filter(f.Tables[0].Table) != ""; (len(unmet) > 0) != hasList || hasList && unmet[0].Fix.Text("") != w.cfg.republishSQL(f.Tables[0].Table) {
 				t.Errorf("unmet: %v", unmet)
@@ -184,15 +176,7 @@ func TestAStandbyPublishesTheSame(t *testing.T) {
 			sb.CatchUp(t, pg)
 			sb.Promote(t)
 			s.cfg.DSN = conf.Secret(sb.DSN(w.value("SELECT current_database()")))
-			sql, err := s.cfg.Connection().ConnectSQL(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ipg.Close(sql)
-			f, err := s.cfg.Names().Describe(t.Context(), sql)
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := w.facts(&s.cfg)
 			found := identityOf(ipg.System{ID: f.Server.SystemID}, &s.cfg, f)
 			if err := checkpoint.JudgePublished(rec, found); err != nil || found.Published.OID == 0 || found.Started == before.Started {
 				t.Errorf("%v, found %+v", err, found)
@@ -208,16 +192,7 @@ func TestTheSeparatePublicationIsNoGap(t *testing.T) {
 		w := newWorld(t, pg, outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox")
 		s := w.source()
 		rec := &checkpoint.Record{Name: "shop", Epoch: 1, Published: checkpoint.Seen(w.mustOpen(s, true).Identity())}
-		sql, err := w.cfg.Connection().ConnectSQL(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ipg.Close(sql)
-		f, err := w.cfg.Names().Describe(t.Context(), sql)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := w.cfg.Conditions(f, false)
+		found := w.cfg.Conditions(w.facts(&w.cfg), false)
 		i := slices.IndexFunc(found, func(f condition.Finding) bool { return f.Name == "publication operations" })
 		if i < 0 {
 			t.Fatalf("found %+v", found)
