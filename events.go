@@ -191,9 +191,9 @@ func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport,
 		what.Kafka = &to.Config
 	}
 	if cfg.Stdout == nil && opts.ToTopic == "" { // in another topic, no order is at stake
-		what.Parked = func(ctx context.Context) (func(table, id string) bool, error) {
+		what.Parked = func(ctx context.Context) (backfill.Aside, error) {
 			at, err := r.elsewhere(ctx, opts.Say)
-			return func(table, id string) bool { place := at(table, id); return place.Parked && place.Open }, err
+			return func(table, id string, _ bool) bool { place := at(table, id); return place.Parked && place.Open }, err
 		}
 	}
 	state := statelog.NewFileStore(cmp.Or(opts.State, r.replayState(&opts)))

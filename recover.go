@@ -56,7 +56,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	if cfg.Stdout == nil {
 		to := cfg.sink()
 		what.Kafka = &to.Config
-		what.SetAside = func(ctx context.Context) (func(table, id string, unique bool) bool, error) {
+		what.SetAside = func(ctx context.Context) (backfill.Aside, error) {
 			at, err := r.elsewhere(ctx, opts.Say)
 			return func(table, id string, unique bool) bool {
 				place := at(table, id)

@@ -1,6 +1,7 @@
 package backfill
 
 import (
+	"context"
 	"hash/maphash"
 	"math"
 	"time"
@@ -221,4 +222,22 @@ func (c *comparison) take(rec *cdc.Record) bool {
 	}
 	_, again := c.again[key]
 	return there && !again && !c.resumed
+}
+
+// compare decides which parts of a row and of a record in Kafka are compared.
+func (rc *recovery) compare(ctx context.Context, r *reading) (*comparison, error) {
+	all := r.reader.Tables()
+	unique := len(all) == 1 && isUnique(all[0].Relation, r.Columns)
+	timed := r.Columns(all[0].Relation).Timestamp != ""
+	if !timed && !unique {
+		timed = true
+		for _, t := range all {
+			known, err := t.Timed(ctx, r.asked())
+			if err != nil {
+				return nil, err
+			}
+			timed = timed && known
+		}
+	}
+	return newComparison(unique, timed), nil
 }

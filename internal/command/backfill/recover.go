@@ -50,9 +50,8 @@ type Recovering struct {
 	Kafka  *kafka.Config // nil if the records do not go to Kafka
 	// Messages says that logical messages are events, too. They are in no table.
 	Messages bool
-	// SetAside returns a function that reports whether an event is a dead letter or parked, so that no row of it is published. unique
-	// says that no other table of any database has the id. nil is for no event.
-	SetAside func(ctx context.Context) (func(table, id string, unique bool) bool, error)
+	// SetAside reads which events are dead letters or parked, so that no row of them is published. nil if none can be.
+	SetAside func(ctx context.Context) (Aside, error)
 }
 
 // Recover returns the relay's part in a recover of tables, and a function that returns the number of rows that were published, over
@@ -69,7 +68,7 @@ type recovery struct {
 	Recovering
 
 	begins  bool // this call has planned the recover
-	aside   func(table, id string, unique bool) bool
+	aside   Aside
 	agreed  bool     // to publish what is missing
 	reading *reading // the newest
 
@@ -273,22 +272,13 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		switch {
 		case fault.Retryable(err): // the schema registry does not answer
 			return false, err
-		case rc.isAside(r, ev.Row.Relation, rec.EventID):
+		case rc.aside.has(ev.Row.Relation, r.Columns, rec.EventID):
 			return true, nil
 		case err != nil || !ok:
 			return false, nil //nolint:nilerr // the relay's own router finds the error too, and the policy decides
 		}
 		return known.take(&rec), nil
 	}, nil
-}
-
-// isAside reports whether the event of a row is a dead letter or parked. An id tells that only if it is the primary key.
-func (rc *recovery) isAside(r *reading, rel *cdc.Relation, id string) bool {
-	if rc.aside == nil || id == "" {
-		return false
-	}
-	key, uuid := idIsKey(rel, r.Columns(rel).ID)
-	return key && rc.aside(rel.String(), id, uuid)
 }
 
 // narrow takes the flags of a call that continues an earlier one. Only what this call reads is narrowed: the checkpoint keeps the
@@ -355,41 +345,6 @@ func (rc *recovery) since(ctx context.Context, r *reading) (from time.Time, agel
 	return r.spec.Since, "", nil
 }
 
-// compare decides which parts of a row and of a record in Kafka are compared.
-func (rc *recovery) compare(ctx context.Context, r *reading) (*comparison, error) {
-	all := r.reader.Tables()
-	unique := len(all) == 1 && isUnique(all[0].Relation, r.Columns)
-	timed := r.Columns(all[0].Relation).Timestamp != ""
-	if !timed && !unique {
-		timed = true
-		for _, t := range all {
-			known, err := t.Timed(ctx, r.asked())
-			if err != nil {
-				return nil, err
-			}
-			timed = timed && known
-		}
-	}
-	return newComparison(unique, timed), nil
-}
-
-// isUnique reports whether no two rows of any databases have one event id: it is a uuid and the primary key.
-func isUnique(rel *cdc.Relation, columns func(*cdc.Relation) router.Columns) bool {
-	key, uuid := idIsKey(rel, columns(rel).ID)
-	return key && uuid
-}
-
-// idIsKey reports whether the column of the event id is the primary key, and whether it is a uuid.
-func idIsKey(rel *cdc.Relation, column string) (key, uuid bool) {
-	for _, c := range rel.Columns {
-		if (c.KeyPosition > 0) != (c.Name == column) {
-			return false, false
-		}
-		uuid = uuid || c.Name == column && c.TypeName == "uuid"
-	}
-	return rel.Index(column) >= 0, uuid
-}
-
 // count routes the rows of a table that may be in the gap, and counts those that have a record: the rows that are left, or if whole is set
 // those that an earlier call has published too. The relay's policy decides about a row that has none.
 func (rc *recovery) count(ctx context.Context, r *reading, t *table.Table, whole bool, add func(rec *cdc.Record)) error {
@@ -415,7 +370,7 @@ func (rc *recovery) count(ctx context.Context, r *reading, t *table.Table, whole
 		case fault.Retryable(bad): // the schema registry does not answer
 			return bad
 		case bad == nil && !ok:
-		case rc.isAside(r, t.Relation, rec.EventID):
+		case rc.aside.has(t.Relation, r.Columns, rec.EventID):
 			rc.asideRows++
 		case bad != nil:
 			rc.unroutable++

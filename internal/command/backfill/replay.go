@@ -79,7 +79,7 @@ type Replaying struct {
 	Sink   func() (relay.Sink, error) // called if there is something to publish
 	Kafka  *kafka.Config              // nil if the records do not go to Kafka
 	// Parked reads which rows have an event that waits among the parked ones. nil if no event can.
-	Parked func(ctx context.Context) (func(table, id string) bool, error)
+	Parked func(ctx context.Context) (Aside, error)
 	Window relay.Window
 	Grace  time.Duration // how long an interrupted replay waits for acknowledgements
 	// Patience is how long the snapshot of the database is held while no record can be sent. 0 is
@@ -123,7 +123,7 @@ func Replay(ctx context.Context, tables *Tables, what Replaying) (*ReplayReport,
 type replay struct {
 	Replaying
 	report ReplayReport
-	parked func(table, id string) bool // nil for none
+	parked Aside
 	asker  *kafka.Asker
 	tables *Tables
 
@@ -302,7 +302,7 @@ func (r *replay) publish(ctx context.Context, row *relay.FedRow) error {
 		switch {
 		case fault.Retryable(err): // the schema registry does not answer
 			return err
-		case r.isParked(ev.Row.Relation):
+		case r.parked.has(ev.Row.Relation, r.tables.Columns, r.rec.EventID):
 			r.report.Parked++
 		case err != nil:
 			bad := &relay.BadEvent{EventID: r.rec.EventID, Table: ev.Row.Relation, Because: cdc.Unroutable, Err: err}
@@ -348,15 +348,6 @@ func (r *replay) passed() error {
 		return r.save()
 	}
 	return nil
-}
-
-// isParked reports whether the event of the row that was routed last is parked. An id tells that only if it is the primary key.
-func (r *replay) isParked(rel *cdc.Relation) bool {
-	if r.parked == nil || r.rec.EventID == "" {
-		return false
-	}
-	key, _ := idIsKey(rel, r.tables.Columns(rel).ID)
-	return key && r.parked(rel.String(), r.rec.EventID)
 }
 
 // newTopic warns of the record's topic when it is the first one there.
