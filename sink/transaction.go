@@ -31,6 +31,7 @@ type transactions struct {
 	warned      bool   // of the brokers' release; Fence only
 
 	state     txState
+	began     uint64 // states; a late answer of the coordinator is of a former one
 	latest    bool // transaction.version 2
 	least     uint64
 	number    uint64          // of the open transaction; slots of a later one wait, and those below least are forgotten
@@ -104,12 +105,13 @@ func (s *Kafka) Fence(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forget()
-	tx.latest, tx.lost, tx.state = latest, nil, unfenced
+	tx.begin(unfenced)
+	tx.latest, tx.lost = latest, nil
 	tx.number += 2
 	tx.least = tx.number
 	tx.record = nil
 	tx.ending, tx.open, tx.later, tx.held, tx.sent, tx.before = false, 0, 0, nil, cdc.Uncommitted{}, cdc.Uncommitted{}
-	tx.failing, tx.joined, tx.toJoin = nil, map[topicPartition]bool{}, nil
+	tx.joined, tx.toJoin = map[topicPartition]bool{}, nil
 	s.ids = ids{newest: id, known: true}
 	return nil
 }
@@ -241,20 +243,21 @@ func (tx *transactions) advance() {
 		sl.t.add(sl, now)
 	default:
 		tx.begin(committing)
-		id := tx.s.ids.newest
-		tx.s.wg.Go(func() { tx.commit(id) })
+		began, id := tx.began, tx.s.ids.newest
+		tx.s.wg.Go(func() { tx.commit(began, id) })
 	}
 }
 
 func (tx *transactions) begin(state txState) {
 	tx.state, tx.failing, tx.since = state, nil, time.Now()
+	tx.began++
 }
 
 // commit has the coordinator commit. A request that is repeated has the same outcome.
-func (tx *transactions) commit(id producerID) {
+func (tx *transactions) commit(began uint64, id producerID) {
 	finish := func(ctx context.Context) (producerID, error) { return tx.coordinator.finish(ctx, id, true, tx.latest) }
 	failpoint.Hit(failpoint.Save)
-	tx.ask(committing, finish, func(next producerID, doubt bool) {
+	tx.ask(began, finish, func(next producerID, doubt bool) {
 		failpoint.Hit(failpoint.Saved)
 		// A late request must not commit the next transaction, and a topic that was created again begins with new numbers.
 		renew := !tx.latest && (doubt || !tx.s.ids.known)
@@ -264,26 +267,26 @@ func (tx *transactions) commit(id producerID) {
 	})
 }
 
-// ask asks the coordinator until it has answered, while the state lasts. got takes the answer, and whether an attempt before may still be carried
+// ask asks the coordinator until it has answered, while the state lasts that is the began-th. got takes the answer, and whether an attempt before may still be carried
 // out. mu is held then.
-func (tx *transactions) ask(state txState, attempt func(context.Context) (producerID, error), got func(id producerID, doubt bool)) {
+func (tx *transactions) ask(began uint64, attempt func(context.Context) (producerID, error), got func(id producerID, doubt bool)) {
 	s, doubt, pause := tx.s, false, kafka.Backoff(0)
 	for {
 		ctx, cancel := context.WithTimeout(s.ctx, kafka.ProbeLimit)
 		id, err := attempt(ctx)
 		cancel()
-		if tx.answered(state, id, err, &doubt, got) || !again(s.ctx, err, &pause) {
+		if tx.answered(began, id, err, &doubt, got) || !again(s.ctx, err, &pause) {
 			return
 		}
 	}
 }
 
 // answered takes an answer of the coordinator. It reports whether that is the last one.
-func (tx *transactions) answered(state txState, id producerID, err error, doubt *bool, got func(producerID, bool)) bool {
+func (tx *transactions) answered(began uint64, id producerID, err error, doubt *bool, got func(producerID, bool)) bool {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
 	switch {
-	case tx.s.closed || tx.state != state:
+	case tx.s.closed || tx.began != began:
 	case err == nil:
 		got(id, *doubt)
 	case over(err):
@@ -402,9 +405,9 @@ func (tx *transactions) settle() {
 // renew has the coordinator abort what is open, and give another producer id. mu is held.
 func (tx *transactions) renew() {
 	tx.begin(renewing)
-	prev := tx.s.ids.newest
+	began, prev := tx.began, tx.s.ids.newest
 	initialize := func(ctx context.Context) (producerID, error) { return tx.coordinator.initialize(ctx, prev) }
-	tx.s.wg.Go(func() { tx.ask(renewing, initialize, func(id producerID, _ bool) { tx.resume(id) }) })
+	tx.s.wg.Go(func() { tx.ask(began, initialize, func(id producerID, _ bool) { tx.resume(id) }) })
 }
 
 // resume sends the records of an aborted transaction again. mu is held.

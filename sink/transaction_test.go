@@ -355,3 +355,52 @@ func TestTheCoordinatorIsAskedForOnceUntilItRefuses(t *testing.T) {
 		t.Errorf("the coordinator was asked for %d times, want 2: at the first commit, and behind the refusal", n)
 	}
 }
+
+// lateCoordinator gives its first answers to finish when it is told to.
+type lateCoordinator struct {
+	coordinator
+	finishes atomic.Int32
+	asked    chan struct{}
+	answers  [2]chan error
+}
+
+func (c *lateCoordinator) finish(ctx context.Context, id producerID, commit, modern bool) (producerID, error) {
+	n := c.finishes.Add(1)
+	if n > 2 {
+		return c.coordinator.finish(ctx, id, commit, modern)
+	}
+	c.asked <- struct{}{}
+	if err := <-c.answers[n-1]; n == 1 {
+		return id, err
+	}
+	return c.coordinator.finish(ctx, id, commit, modern)
+}
+
+// An answer to the commit before a Fence says nothing of the one behind it.
+func TestALateAnswerDoesNotEndTheNextTransaction(t *testing.T) {
+	for _, answer := range []error{nil, kerr.InvalidProducerEpoch} {
+		b := newTxBench(t)
+		late := &lateCoordinator{coordinator: b.s.tx.coordinator, asked: make(chan struct{}), answers: [2]chan error{make(chan error), make(chan error)}}
+		b.s.tx.coordinator = late
+		t.Cleanup(func() { close(late.answers[1]) }) // before the sink is closed
+		for _, value := range []string{"first", "second"} {
+			if err := b.s.Fence(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			b.s.Begin()
+			b.send("a", value)
+			b.s.Commit("k", []byte("checkpoint of "+value))
+			<-late.asked
+		}
+		late.answers[0] <- answer
+		time.Sleep(20 * time.Millisecond) // for the answer to be taken
+		if n, underWay, lost := b.s.Committed(); n != 0 || !underWay || lost != nil {
+			t.Fatalf("%d commits, under way %v, lost: %v, by a late answer %v", n, underWay, lost, answer)
+		}
+		late.answers[1] <- nil
+		b.committed(1)
+		if got := b.sees(2); got["second"] != 1 || got["checkpoint of second"] != 1 {
+			t.Errorf("the reader saw %v behind the late answer %v", got, answer)
+		}
+	}
+}
