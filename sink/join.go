@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/walpost/walpost/internal/kafka"
 )
 
@@ -59,7 +61,7 @@ func (tx *transactions) join() {
 				return
 			case p == nil || at.t.dead:
 				continue
-			case refusal(why) != "" || kafka.Denied(why):
+			case refusal(why) != "" || kafka.Denied(why) || isOne(why, kerr.UnknownTopicOrPartition):
 				p.wait(reason(at.t.name, why))
 			default:
 				tx.failing, failed = why, why
@@ -69,7 +71,7 @@ func (tx *transactions) join() {
 			}
 		}
 		if failed == nil {
-			pause = 0
+			pause, tx.failing = 0, nil
 			continue
 		}
 		s.mu.Unlock()

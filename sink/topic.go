@@ -25,7 +25,6 @@ type topic struct {
 	learned time.Time
 
 	dead bool // forgotten by transactions.forget
-	own  bool // of the checkpoints
 
 	queue  queue // of records that have no partition yet, because the topic is not known
 	parts  map[int32]*partition

@@ -32,7 +32,7 @@ type transactions struct {
 
 	state     txState
 	began     uint64 // states; a late answer of the coordinator is of a former one
-	latest    bool // transaction.version 2
+	latest    bool   // transaction.version 2
 	least     uint64
 	number    uint64          // of the open transaction; slots of a later one wait, and those below least are forgotten
 	ending    bool            // Commit was called, so Send adds to the next transaction
@@ -128,7 +128,7 @@ func (s *Kafka) Begin() {
 // forget drops what is sent and not committed. The partitions begin anew, so that a late answer finds none. mu is held.
 func (s *Kafka) forget() {
 	for _, t := range s.topics {
-		t.dead = true
+		t.dead, t.queue = true, queue{}
 	}
 	for _, l := range s.lanes {
 		l.ready = nil
@@ -239,7 +239,6 @@ func (tx *transactions) advance() {
 		sl.tx, sl.own, tx.record = tx.number, true, nil
 		tx.open++
 		sl.t = tx.s.topicOf(tx.checkpoints, now)
-		sl.t.own = true
 		sl.t.add(sl, now)
 	default:
 		tx.begin(committing)
@@ -430,8 +429,8 @@ func (tx *transactions) resume(id producerID) {
 		p.queue.putBack(slots)
 	}
 	for t, slots := range lost {
-		slices.SortFunc(slots, func(a, b *slot) int { return int(int64(a.n - b.n)) })
 		t.queue.putBack(slots)
+		t.gather() // with what its new partitions have taken since
 		tx.s.ask(t)
 	}
 	tx.open += len(tx.held)
@@ -446,6 +445,7 @@ func (tx *transactions) resume(id producerID) {
 // lose gives up until Fence. mu is held.
 func (tx *transactions) lose(err error) {
 	tx.begin(unfenced)
+	tx.ending = false
 	tx.lost = &LostTransaction{ID: tx.id, Err: err}
 	tx.s.forget()
 	poke(tx.s.wake)
