@@ -288,11 +288,8 @@ func (t *traffic) overdue() error {
 
 // take takes what the sink has ended.
 func (l *loop) take() error {
-	refused, other := l.parker.collect() // the first fault that is no bad event
-	l.acks = l.sink.Acks(l.acks[:0])
-	if refused != nil { // a letter
-		l.acks = append(l.acks, *refused)
-	}
+	letters, other := l.parker.collect() // the first fault that is no bad event
+	l.acks = append(l.sink.Acks(l.acks[:0]), letters...)
 	if len(l.acks) == 0 {
 		return other
 	}

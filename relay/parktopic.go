@@ -134,8 +134,8 @@ func (p *parker) write(rec *cdc.Record, ticket cdc.Ticket) {
 	}
 }
 
-// collect takes what the brokers have committed.
-func (p *parker) collect() (bad *cdc.Ack, err error) {
+// collect takes what the brokers have committed. refused are the letters that they refuse.
+func (p *parker) collect() (refused []cdc.Ack, err error) {
 	if p.cfg.Parking == nil {
 		return nil, nil
 	}
@@ -153,15 +153,15 @@ func (p *parker) collect() (bad *cdc.Ack, err error) {
 			p.ended(a.Ticket)
 		case flight.Untracked(&a.Ticket):
 			err = fault.Person(fmt.Errorf("the topic of parked events refuses a record: %w", a.Err), "Repair the topic or its limit, and start walpost again.")
-		case bad == nil:
+		default:
 			p.sent--
-			bad = &cdc.Ack{Ticket: a.Ticket, Err: a.Err, Record: a.Record, EventID: a.Record.EventID, Topic: p.cfg.Poison.ParkingTopic}
+			refused = append(refused, cdc.Ack{Ticket: a.Ticket, Err: a.Err, Record: a.Record, EventID: a.Record.EventID, Topic: p.cfg.Poison.ParkingTopic})
 		}
 	}
 	if len(p.appended) > 0 {
 		p.checkpointer.active = true
 	}
-	return bad, err
+	return refused, err
 }
 
 // ended takes the end of a record of the topic that the backlog has.

@@ -362,7 +362,7 @@ func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[st
 }
 
 const lostHint = "The topic has lost records: check its cleanup.policy and retention.ms. The parked event is not in the topic any more: walpost verify lists the rows that are in no topic, " +
-	"and walpost replay delivers them from the table. Then start walpost again: it continues with the records that the topic has now."
+	"and walpost replay delivers them from the table. Then start walpost again. If it refuses, it prints how to go on."
 
 // awaitRest is how long a key rests if the router needs the answer of a schema registry.
 const awaitRest = time.Second
