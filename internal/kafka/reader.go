@@ -36,6 +36,8 @@ type Reader struct {
 	// Start is the first offset of the log, Next that of the next record, and End is behind the last record, as of the newest look.
 	Start, Next, End int64
 
+	Older bool // the log has records from before Since, as of the newest look
+
 	log   logID // that Next is a place in
 	begun bool  // this call of ToEnd has looked at the log
 
@@ -168,6 +170,11 @@ func (r *Reader) begin(ctx context.Context) error {
 			if first, err = r.offset(ctx, max(r.Since.UnixMilli(), 0)); err != nil {
 				return err
 			}
+			oldest, err := r.offset(ctx, 0) // of records and markers, as first is
+			if err != nil {
+				return err
+			}
+			r.Older = oldest != first
 			if first < 0 { // no record is that young
 				first = end
 			}

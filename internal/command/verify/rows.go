@@ -45,22 +45,17 @@ func (v *verifier) readTables(ctx context.Context) (cdc.LSN, error) {
 			c.rank = t.Relation.Index(v.OrderColumn)
 		}
 		if v.TimeColumn != "" {
-			c.written = t.Relation.Index(v.TimeColumn)
+			if c.written = t.Relation.Index(v.TimeColumn); c.written >= 0 && slices.Contains([]string{"timestamp", "date"}, t.Relation.Columns[c.written].BaseName) {
+				c.ahead = 14 * time.Hour
+			}
 		}
 		if v.Polled != nil {
 			if c.xid = t.Relation.Index(v.Polled.XIDColumn); c.xid < 0 {
 				return 0, fault.Config(fmt.Errorf("table %s has no column %s, which source.poll.xid_column names", t, v.Polled.XIDColumn), "walpost setup prints the SQL that creates it.")
 			}
 		}
-		stamped := c.columns.Timestamp
-		if reader.KeepsCommitTimes() && (c.updated || stamped != "") || !reader.KeepsCommitTimes() && stamped != "" && stamped != v.TimeColumn {
-			v.from = time.Time{} // a row can be much younger than the timestamp of its record
-		}
 		v.tables = append(v.tables, c)
 		total += known.Rows
-	}
-	if !v.from.IsZero() {
-		v.from = v.from.Add(-2 * margin)
 	}
 	v.Say(fmt.Sprintf("tables: about %d rows; temporary files in %s: about %s, and the same again for an equal number of records",
 		total, cmp.Or(v.TempDir, os.TempDir()), roughly(total*entryBytes)))
@@ -68,6 +63,9 @@ func (v *verifier) readTables(ctx context.Context) (cdc.LSN, error) {
 		if err := v.readTable(ctx, reader, t, uint64(i), total); err != nil {
 			return 0, err
 		}
+	}
+	if !v.from.IsZero() {
+		v.from = v.from.Add(-2 * margin)
 	}
 	return reader.Position(), nil
 }
@@ -95,12 +93,15 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 		if rows.CommitKnown {
 			e.time = ev.Time.UnixMicro()
 		}
-		switch {
-		case !t.updated && rows.CommitKnown:
-			e.age = e.time
-		case t.written >= 0:
-			e.age = timeOf(ev.Row.Values[t.written].Bytes)
+		if t.written >= 0 {
+			if e.age = timeOf(ev.Row.Values[t.written].Bytes); e.age != unknown {
+				e.age -= t.ahead.Microseconds()
+			}
 		}
+		if !t.updated && rows.CommitKnown && (e.age == unknown || e.time < e.age) {
+			e.age = e.time // of an update, if the server has lost its statistics
+		}
+		v.readFrom(&e)
 		if tx, err := strconv.ParseUint(string(rows.Transaction), 10, 32); err == nil {
 			e.tx = uint32(tx)
 		}
@@ -131,6 +132,21 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 		if err := v.add(id, &e); err != nil {
 			return err
 		}
+	}
+}
+
+// readFrom has the topics read from a time at which the record of a row can't have been written yet.
+func (v *verifier) readFrom(row *entry) {
+	if row.age == unknown {
+		v.from = time.Time{}
+		return
+	}
+	oldest := time.UnixMicro(row.age)
+	if stamp := time.UnixMilli(row.stamp); row.stamp != unknown && stamp.Before(oldest) {
+		oldest = stamp
+	}
+	if oldest.Before(v.from) {
+		v.from = oldest
 	}
 }
 

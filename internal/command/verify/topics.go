@@ -30,7 +30,7 @@ type topic struct {
 type part struct {
 	open   bool    // a transaction that stays open hides records
 	cut    bool    // retention has removed records of the time that is compared
-	oldest int64   // timestamp of the first record that was read and is not late, in microseconds
+	oldest int64   // timestamp of the first record that was read and is not marked, in microseconds
 	firsts offsets // of the records that are not duplicates
 }
 
@@ -126,16 +126,14 @@ func (v *verifier) countRecords(ctx context.Context, topics []string) (n int64, 
 func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, total int64) error {
 	p := &t.parts[number]
 	p.oldest = unknown
-	first, next := int64(-1), int64(0) // next is the first offset that was not taken: after some errors a Reader starts over
+	next := int64(0) // the first offset that was not taken: after some errors a Reader starts over
 	r := kafka.Reader{Client: v.client, Topic: t.name, Partition: number, Since: v.from, Patience: patience}
 	var headers []cdc.Header
 	r.Each = func(rec *kgo.Record) error {
 		if rec.Offset < next || rec.Offset >= r.End { // the last fetch can have records that are younger than the end
 			return nil
 		}
-		if next = rec.Offset + 1; first < 0 {
-			first = rec.Offset
-		}
+		next = rec.Offset + 1
 		v.report.Records++
 		v.Progress("reading records", v.report.Records, total)
 		e := entry{kind: ofRecord, topic: t.id, partition: number, offset: rec.Offset, time: unknown, stamp: unknown, age: unknown}
@@ -147,7 +145,7 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 			headers = append(headers, cdc.Header{Key: h.Key, Value: h.Value})
 		}
 		id, found := v.hash.content(&e, rec.Key, rec.Value, headers)
-		if p.oldest == unknown && !e.has(late) { // a late record has an old timestamp
+		if p.oldest == unknown && !e.has(marked) { // what a command sends has an old timestamp
 			p.oldest = rec.Timestamp.UnixMicro()
 		}
 		if !found || id == nil {
@@ -167,8 +165,7 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 	if r.End < next {
 		return fmt.Errorf("partition %d was recreated while verify read it: run verify again", number)
 	}
-	// If reading began behind the start of the log, nothing younger was removed.
-	p.cut = r.Start > 0 && (v.from.IsZero() || first == r.Start || r.Start == r.End)
+	p.cut = r.Start > 0 && !r.Older // if the log has an older record, nothing younger was removed
 	return nil
 }
 

@@ -173,8 +173,9 @@ type checkedTable struct {
 	*table.Table
 	name          string
 	columns       router.Columns
-	rank, written int // indexes of source.order_column and source.time_column; -1 for none
-	xid           int // index of Polled.XIDColumn; -1 without Polled
+	rank, written int           // indexes of source.order_column and source.time_column; -1 for none
+	ahead         time.Duration // by how much a row can look younger than it is: it tells no zone, and a session may be east of UTC
+	xid           int           // index of Polled.XIDColumn; -1 without Polled
 	updated       bool
 }
 

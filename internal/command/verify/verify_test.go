@@ -93,6 +93,46 @@ func TestRetentionAndCompactionMayHaveRemovedARecord(t *testing.T) {
 	w.wants(w.verify(), 0, "missing a -1", "compaction c -1", "missing e -1")
 }
 
+// What the log begins with now need not tell how old the removed records were.
+func TestRetentionIsNotJudgedByWhatIsNoRelaysRecord(t *testing.T) {
+	t.Parallel()
+	old := func(r *kgo.Record) { r.Timestamp = time.Now().Add(-50 * 24 * time.Hour) }
+	for name, c := range map[string]struct {
+		send func(w *world, all []*kgo.Record)
+	}{
+		"the end of a transaction": {func(w *world, all []*kgo.Record) {
+			tx := w.cluster.Client(w.T, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.TransactionalID(w.prefix))
+			if err := tx.BeginTransaction(); err != nil {
+				w.Fatal(err)
+			}
+			if err := tx.ProduceSync(w.Context(), all[0]).FirstErr(); err != nil {
+				w.Fatal(err)
+			}
+			if err := tx.EndTransaction(w.Context(), kgo.TryCommit); err != nil {
+				w.Fatal(err)
+			}
+			w.send(all[1])
+		}},
+		"a record of a command": {func(w *world, all []*kgo.Record) {
+			w.send(all[0], copyOf(all[1], old, header("walpost.origin", "snapshot")))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "off")
+			w.cfg.TimeColumn = "at"
+			w.insert("a plain k 1", "b plain k 2")
+			w.exec("UPDATE outbox SET at = now() - interval '2 hours'")
+			c.send(w, w.records())
+			w.trim("plain", 1)
+			r := w.verify(func(o *Options) { o.Since = time.Now().Add(-60 * 24 * time.Hour) })
+			if w.wants(r, 0, "retention a -1"); r.Matched != 1 {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
 // The newest event of a key may have been a tombstone, which compaction removes as well.
 func TestATombstoneLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
@@ -321,6 +361,36 @@ func TestOnlyTheRowsOfTheRangeAreCompared(t *testing.T) {
 	w.exec("ALTER TABLE outbox ALTER id TYPE bigint USING seq")
 	if _, err := Run(t.Context(), w.cfg, Options{FirstID: text("no number")}); !fault.Misconfigured(err) {
 		t.Errorf("an id that is none: %v", err)
+	}
+}
+
+func TestTheRecordsOfTheRangeAreRead(t *testing.T) {
+	t.Parallel()
+	const since = "2026-01-01T08:00:00Z"
+	older := func(text string) func(*kgo.Record) {
+		return func(r *kgo.Record) { r.Timestamp = at(t, text) }
+	}
+	for name, c := range map[string]struct {
+		commits string
+		rows    []string // SQL: what is done to row a
+		record  string   // the time of its record
+	}{
+		"no time":                          {"off", []string{"UPDATE outbox SET at = NULL"}, "2025-12-01T00:00:00Z"},
+		"no zone":                          {"off", []string{"ALTER TABLE outbox ALTER at TYPE timestamp", "UPDATE outbox SET at = '2026-01-01 09:00'"}, "2026-01-01T00:00:00Z"},
+		"updated since, and no statistics": {"on", []string{"UPDATE outbox SET at = '2025-12-01 00:00+00'", "SELECT pg_stat_force_next_flush()", "SELECT pg_stat_reset()"}, "2025-12-01T00:00:00Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, c.commits)
+			w.cfg.TimeColumn = "at"
+			w.insert("a plain k 1")
+			w.exec(c.rows...)
+			w.send(copyOf(w.records()[0], older(c.record)))
+			r := w.verify(func(o *Options) { o.Since = at(t, since) })
+			if w.wants(r, 0); r.Matched != 1 {
+				t.Errorf("%+v", r)
+			}
+		})
 	}
 }
 
