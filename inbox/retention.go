@@ -17,9 +17,9 @@ const DefaultKeep = 15 * 24 * time.Hour
 
 // A Retention says how long the inbox remembers.
 type Retention struct {
-	// Keep is the minimum time for which a processed event is remembered. An event that is
-	// delivered again later takes effect again, so Keep must be longer than the topic's retention,
-	// and longer than any replay goes back. The default is DefaultKeep.
+	// Keep is the minimum time for which an event is remembered after it was processed, or stored
+	// for a Worker. An event that is delivered again later takes effect again, so Keep must be longer
+	// than the topic's retention, and longer than any replay goes back. The default is DefaultKeep.
 	//
 	// All consumers of a database share the generations, so the longest Keep that any caller of
 	// Retain has ever passed applies to all of them. It is stored in inbox_retention. A generation

@@ -30,7 +30,7 @@ type PartitionStats struct {
 	Topic     string
 	Partition int32
 	Committed int64         // the committed offset; -1 if it is not known
-	Lag       int64         // messages from the first unfinished one to the end; -1 if it is not known
+	Lag       int64         // offsets from the first unfinished message to the end, of which a transaction takes one; -1 if it is not known
 	Buffered  int           // messages received but not finished, or waiting for an earlier one that isn't
 	Paused    bool          // its share of the buffer is used up
 	Closing   bool          // no new messages are handled, because the partition moves to another member or the Consumer stops
