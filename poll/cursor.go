@@ -200,6 +200,7 @@ func (s *cursor) one(ctx context.Context, query string) (uint64, error) {
 // in the snapshot of ids.
 func (s *cursor) cut(ctx context.Context, l *look) (end uint64, err error) {
 	pos := s.src.cursor.pos
+	s.src.cursor.only = 0 // of an earlier attempt, that ended with an error
 	for rows := rangeRows; ; rows *= 8 {
 		// The range ends before the row's transaction, because a large transaction is best read by itself. If
 		// that is not possible, it ends with this transaction.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
@@ -106,6 +107,24 @@ func (r *rowReader) scan(got [][]byte, now time.Time) (one row, err error) {
 	return one, nil
 }
 
+// unchanged reports whether the name still stands for the table that the session has examined, with the same columns.
+func (r *rowReader) unchanged(ctx context.Context, conn *pgconn.PgConn) error {
+	found, err := pg.Row[struct{ Shape string }](ctx, conn, "look for changes of the table", fmt.Sprintf(`SELECT c.oid || coalesce((SELECT string_agg(E'\n' || a.attname || ' ' || a.atttypid, '' ORDER BY a.attnum)
+ FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '') AS shape FROM pg_class c WHERE c.oid = %s::regclass`, pgname.QuoteLiteral(r.facts.SQL())))
+	if err != nil {
+		return err
+	}
+	shape := fmt.Sprint(r.facts.OID)
+	for i := range r.facts.Relation.Columns {
+		c := &r.facts.Relation.Columns[i]
+		shape += fmt.Sprintf("\n%s %d", c.Name, c.TypeOID)
+	}
+	if found.Shape != shape {
+		return fault.Retry(fmt.Errorf("table %s was replaced or altered: the session begins anew", r.facts.Table))
+	}
+	return nil
+}
+
 // A page bounds what is held in memory. One row may be larger.
 const (
 	pageRows  = 2000
@@ -117,6 +136,9 @@ const (
 // more rows. keep says which rows count. The caller has begun a transaction.
 func (r *rowReader) page(ctx context.Context, conn *pgconn.PgConn, query string, keep func(*row) bool) (rows []row, all bool, err error) {
 	const step = "read the table"
+	if err := r.unchanged(ctx, conn); err != nil {
+		return nil, false, err
+	}
 	if _, err := conn.Exec(ctx, "DECLARE walpost NO SCROLL CURSOR FOR "+query).ReadAll(); err != nil {
 		return nil, false, pg.Classify(fmt.Errorf("%s: %w", step, err))
 	}
