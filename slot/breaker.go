@@ -120,8 +120,11 @@ func (b *Breaker) Observe(s Status, limits Config) {
 	case b.action != BreakerDrop:
 		b.set(BreakerTripped, reason)
 		log.Error("circuit breaker: the slot is kept, and an operator must fix the cause of its growth (see walpost status)")
-	case s.Blocker != nil && s.Blocker.Kind == BlockedBySlot: // dropping this slot would free no WAL
-		other := s.Blocker.String()
+	case s.Oldest > 0 && s.Oldest < s.Restart: // dropping this slot would free no WAL
+		other := "see pg_replication_slots"
+		if s.Blocker != nil && s.Blocker.Kind == BlockedBySlot {
+			other = s.Blocker.String()
+		}
 		b.set(BreakerTripped, reason+"; it is not dropped, because another slot holds older WAL: "+other)
 		if !b.kept {
 			log.Error("circuit breaker: the slot is not dropped, because another slot holds older WAL", "blocker", other)

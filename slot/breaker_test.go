@@ -62,8 +62,8 @@ func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
 func TestTheBreakerTellsItsState(t *testing.T) {
 	look := func(retained int64, other bool) Status {
 		s := Status{Known: true, Forecast: Forecast{DiskFull: math.Inf(1)}, Health: Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
-		if other {
-			s.Blocker = &Blocker{Kind: BlockedBySlot, Name: "old"}
+		if s.Restart = 2; other {
+			s.Oldest, s.Blocker = 1, &Blocker{Kind: BlockedBySlot, Name: "old"}
 		}
 		return s
 	}
@@ -113,6 +113,21 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 				t.Errorf("%s, look %d: %+v, %d halts, %d log lines; want %+v", action, i, got, halts, logs, c)
 			}
 		}
+	}
+}
+
+// A transaction may be what holds both slots back; that dropping ours frees nothing is a matter of the older slot.
+func TestTheBreakerKeepsTheSlotBehindAnOlderOne(t *testing.T) {
+	halts := 0
+	b := NewBreaker(BreakerDrop, func(error, func()) { halts++ }, nil, slog.New(slog.DiscardHandler))
+	s := Status{Known: true, Forecast: Forecast{DiskFull: math.Inf(1)}, Health: Health{
+		Slot: "s", Exists: true, RetainedBytes: 100, WALStatus: "extended", Oldest: 1, Restart: 2, Blocker: &Blocker{Kind: BlockedByTransaction},
+	}}
+	for range 2 * tripAfter {
+		b.Observe(s, Config{RetainedCritical: 100})
+	}
+	if got := b.Status(); halts != 0 || got.State != BreakerTripped || !strings.Contains(got.Reason, "another slot") {
+		t.Errorf("%d halts, %+v", halts, got)
 	}
 }
 

@@ -89,7 +89,8 @@ func (f *forecaster) add(h *Health) Forecast {
 	if seconds < out.Exhaustion || out.Limit == NoLimit {
 		out.Limit, out.Left, out.Exhaustion = ByDisk, left, seconds
 	}
-	if !h.SafeKnown || h.SafeBytes >= left {
+	// To drop a slot helps only where slots hold most of pg_wal, and not a failing archive_command, for example.
+	if held := int64(h.Server - oldest); 2*held >= h.WALDirBytes && (!h.SafeKnown || h.SafeBytes >= left) {
 		out.DiskFull = seconds
 	}
 	return out

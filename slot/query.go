@@ -24,6 +24,10 @@ type healthRow struct {
 	OldestWAL   cdc.LSN  `json:"oldest"` // that any slot holds
 }
 
+// holdsWAL is the condition for a slot o that others have to reckon with. An invalidated one may still have a restart_lsn (PostgreSQL 18: idle_timeout),
+// but the server keeps no WAL for it. walpost's own copy (replication.ReadAhead) ends with its reading.
+const holdsWAL = `o.wal_status IS DISTINCT FROM 'lost' AND NOT (o.temporary AND o.slot_name ~ '^walpost_ahead_')`
+
 // healthQuery reads the slot. It reads rows of views as JSON, so that one text serves every version. On a standby that receives
 // nothing now, the replayed position can be beyond the received one. The slot may be ahead of the server's position by a little, because the two
 // are not read at one instant.
@@ -41,7 +45,7 @@ func healthQuery(slot string) string {
  CASE WHEN s.confirmed_flush_lsn IS NULL THEN -1 ELSE greatest(0, pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn))::bigint END AS unconfirmed_bytes,
  s.safe_wal_size AS safe, age(s.catalog_xmin) AS catalog_xmin_age,
  extract(epoch FROM clock_timestamp() - (to_json(s)->>'inactive_since')::timestamptz)::float8 AS inactive_for,
- (SELECT min(o.restart_lsn) FROM pg_replication_slots o) AS oldest, to_json(st) AS decoding, a.wait_event
+ (SELECT min(o.restart_lsn) FROM pg_replication_slots o WHERE ` + holdsWAL + `) AS oldest, to_json(st) AS decoding, a.wait_event
  FROM w LEFT JOIN pg_replication_slots s ON s.slot_name = ` + pgname.QuoteLiteral(slot) + `
  LEFT JOIN pg_stat_replication_slots st ON st.slot_name = s.slot_name
  LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid`
@@ -62,13 +66,13 @@ const blockerQuery = `SELECT b.*, age(b.xid) AS xids FROM (
  SELECT 'prepared', p.transaction, 0, p.gid, p.database, p.owner, '', 'prepared', extract(epoch FROM clock_timestamp() - p.prepared)::float8, NULL
  FROM pg_prepared_xacts p) b ORDER BY xids DESC LIMIT 1`
 
-// olderSlotQuery finds the slot, logical or physical, that is furthest behind this slot. walpost's own copy (replication.ReadAhead) ends with its reading.
+// olderSlotQuery finds the slot, logical or physical, that is furthest behind this slot.
 func olderSlotQuery(slot string) string {
 	return `SELECT 'slot' AS kind, o.slot_name AS name, coalesce(o.active_pid, 0) AS pid, o.database, CASE WHEN o.active THEN 'active' ELSE 'inactive' END AS state,
  extract(epoch FROM clock_timestamp() - (to_json(o)->>'inactive_since')::timestamptz)::float8 AS age,
  pg_wal_lsn_diff(s.restart_lsn, o.restart_lsn)::bigint AS behind
  FROM pg_replication_slots o JOIN pg_replication_slots s ON s.slot_name = ` + pgname.QuoteLiteral(slot) + `
- WHERE o.restart_lsn < s.restart_lsn AND NOT (o.temporary AND o.slot_name ~ '^walpost_ahead_') ORDER BY o.restart_lsn LIMIT 1`
+ WHERE o.restart_lsn < s.restart_lsn AND ` + holdsWAL + ` ORDER BY o.restart_lsn LIMIT 1`
 }
 
 func (r *healthRow) health(slot string, sent, received time.Time) Health {

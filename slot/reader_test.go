@@ -79,6 +79,27 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 	}
 }
 
+// The server keeps the restart_lsn of a slot that it has invalidated for being idle, and no WAL for it.
+func TestAnInvalidatedSlotHoldsNoWAL(t *testing.T) {
+	pg := testenv.Postgres(t, "18", testenv.Private(), testenv.Param("idle_replication_slot_timeout", "1s"))
+	w := newWorld(t, pg, outboxTable)
+	w.exec("SELECT pg_create_physical_replication_slot('gone', true)")
+	for range 50 {
+		if time.Sleep(100 * time.Millisecond); w.value("SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'gone'") == "lost" {
+			break
+		}
+		w.exec("CHECKPOINT")
+	}
+	if at := w.value("SELECT wal_status || restart_lsn FROM pg_replication_slots WHERE slot_name = 'gone'"); !strings.HasPrefix(at, "lost") {
+		t.Fatalf("the slot is not invalidated: %s", at)
+	}
+	w.exec("ALTER SYSTEM SET idle_replication_slot_timeout = 0", "SELECT pg_reload_conf()", insertRow, "SELECT pg_switch_wal()", w.made())
+	w.exec(insertRow, "SELECT pg_switch_wal()", insertRow)
+	if h := w.read(w.reader()); h.Blocker != nil || h.Oldest != h.Restart {
+		t.Errorf("oldest %s, restart %s, blocked by %+v", h.Oldest, h.Restart, h.Blocker)
+	}
+}
+
 func TestOlderSlotIsTheBlockerWhereItHoldsMore(t *testing.T) {
 	pg := testenv.Postgres(t, "17", testenv.Private())
 	w := newWorld(t, pg, outboxTable)
