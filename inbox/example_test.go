@@ -68,12 +68,27 @@ func ExampleDB_Once() {
 		fresh, err := db.Once(ctx, "payments", m, func(ctx context.Context, tx pgx.Tx) error {
 			return book(ctx, tx, m)
 		})
-		if err == nil && !fresh {
-			log.Printf("event %s was processed before", m.ID)
-		}
+		report(m, fresh, err)
 		return err
 	}
 	_ = run
+}
+
+func report(m inbox.Message, fresh bool, err error) {
+	id, noID := errors.AsType[*inbox.IDError](err)
+	_, handler := errors.AsType[*inbox.HandlerError](err)
+	switch {
+	case err == nil:
+		log.Printf("event %s is processed; now: %t", m.ID, fresh)
+	case noID:
+		log.Printf("the message %s/%d/%d has no usable id: %s", id.Topic, id.Partition, id.Offset, id.Reason)
+	case inbox.IsPermanent(err):
+		log.Printf("event %s is dead: %v", m.ID, err)
+	case handler:
+		log.Printf("event %s must be tried again: %v", m.ID, err)
+	default:
+		log.Printf("the database cannot be used: %v", err)
+	}
 }
 
 // The transaction is the caller's.
@@ -94,41 +109,6 @@ func ExampleOnce() {
 		return tx.Commit()
 	}
 	_ = run
-}
-
-func ExampleDB_Batch() {
-	run := func(ctx context.Context, db *inbox.DB[pgx.Tx], msgs []inbox.Message) {
-		outcomes := db.Batch(ctx, "payments", msgs,
-			func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error {
-				for _, m := range fresh {
-					if err := book(ctx, tx, m); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		for i, o := range outcomes {
-			report(msgs[i], o)
-		}
-	}
-	_ = run
-}
-
-func report(m inbox.Message, o inbox.Outcome) {
-	id, noID := errors.AsType[*inbox.IDError](o.Err)
-	_, handler := errors.AsType[*inbox.HandlerError](o.Err)
-	switch {
-	case o.Err == nil:
-		log.Printf("event %s is processed; now: %t", m.ID, o.Fresh)
-	case noID:
-		log.Printf("the message %s/%d/%d has no usable id: %s", id.Topic, id.Partition, id.Offset, id.Reason)
-	case inbox.IsPermanent(o.Err):
-		log.Printf("event %s is dead: %v", m.ID, o.Err)
-	case handler, errors.Is(o.Err, inbox.ErrEarlierFailed):
-		log.Printf("event %s must be tried again: %v", m.ID, o.Err)
-	default:
-		log.Printf("the database cannot be used: %v", o.Err)
-	}
 }
 
 // A consumer that does not use package consumer fills a Message from what its broker delivers.

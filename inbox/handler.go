@@ -36,9 +36,23 @@ func BatchHandler[T any](db *DB[T], fn func(ctx context.Context, tx T, fresh []M
 				return fmt.Errorf("inbox: the messages of a batch have the groups %q and %q: a batch must have one", batch[0].Group, m.Group)
 			}
 		}
-		_, err := db.together(ctx, batch[0].Group, batch, fn)
-		return err
+		return db.together(ctx, batch[0].Group, batch, fn)
 	}
+}
+
+// together processes messages in one transaction, all or none.
+func (db *DB[T]) together(ctx context.Context, consumer string, msgs []Message, fn func(ctx context.Context, tx T, fresh []Message) error) error {
+	return db.retry(ctx, func(tx *transaction[T]) error {
+		fresh, err := markAll(ctx, tx, consumer, msgs)
+		if err != nil || len(fresh) == 0 {
+			return err
+		}
+		list := make([]Message, len(fresh))
+		for n, i := range fresh {
+			list[n] = msgs[i]
+		}
+		return handled(tx.handle(ctx, func(ctx context.Context, own T) error { return fn(ctx, own, list) }))
+	})
 }
 
 // ByType returns a HandlerFunc that calls the function for the message's Type. unknown gets the

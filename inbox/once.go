@@ -32,7 +32,7 @@ import (
 // Once is correct in every isolation level. In repeatable read and serializable, Postgres can
 // return the errors 40001 or 40P01 where read committed would have waited. The caller must then
 // roll back and repeat the whole transaction. Two transactions that call Once for several events
-// can deadlock, unless both process the events in the same order, as DB.Batch does.
+// can deadlock, unless both process the events in the same order, as BatchHandler does.
 func Once(ctx context.Context, tx any, consumer string, m Message, fn func(context.Context) error) (bool, error) {
 	return Schema("").Once(ctx, tx, consumer, m, fn)
 }

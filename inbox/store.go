@@ -67,6 +67,11 @@ func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (st
 	return stored, err
 }
 
+// lane returns what the order of a message depends on, if it has an order.
+func (m Message) lane() (lane string, ordered bool) {
+	return m.Topic + "\x00" + string(m.Key), m.Key != nil
+}
+
 // insert writes the rows of the messages with the indexes fresh.
 func insert(ctx context.Context, c anytx.Tx, consumer string, msgs []Message, fresh []int) (int64, error) {
 	type row struct {

@@ -85,7 +85,7 @@ func (g *group) note(what string, times int) {
 
 func (g *group) join() {
 	g.t.Helper()
-	g.cfg.Way = ways[g.cfg.Number%len(ways)]
+	g.cfg.Batches = g.cfg.Number%2 == 1
 	g.cfg.Number++
 	m := &memberProcess{}
 	m.Process = process.Start(g.t, g.cfg, func(line string) { g.heard(m, line) })

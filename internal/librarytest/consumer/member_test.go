@@ -3,7 +3,6 @@
 package consumer_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,12 +26,9 @@ type memberConfig struct {
 	Brokers                       []string
 	Group, Topic, Dead, DSN, User string
 	Number                        int    // of the process, in the effects
-	Way                           string // one of ways
+	Batches                       bool   // whether it handles messages by BatchHandler, or by Handler
 	Seed                          uint64 // of what its handlers do
 }
-
-// ways are the functions of the inbox by which a member handles messages.
-var ways = []string{"Handler", "BatchHandler", "Batch"}
 
 func (cfg memberConfig) run(ctx context.Context) error {
 	config, err := pgxpool.ParseConfig(cfg.DSN)
@@ -56,10 +52,10 @@ func (cfg memberConfig) run(ctx context.Context) error {
 		},
 		Logger: slog.New(slog.DiscardHandler),
 	}
-	if cfg.Way == "Handler" {
-		c.Handler = func(ctx context.Context, m inbox.Message) error { return h.handle(ctx, []inbox.Message{m}) }
-	} else {
+	if cfg.Batches {
 		c.BatchHandler = h.handle
+	} else {
+		c.Handler = func(ctx context.Context, m inbox.Message) error { return h.handle(ctx, []inbox.Message{m}) }
 	}
 	member, err := consumer.New(c)
 	if err != nil {
@@ -86,7 +82,7 @@ type handlers struct {
 	delayed sync.Map // the ids of the events that were slow here already
 }
 
-// handle handles messages by the way of this member.
+// handle handles messages. A member without batches gives it one.
 func (h *handlers) handle(ctx context.Context, batch []inbox.Message) (err error) {
 	began := false
 	defer func() {
@@ -115,16 +111,10 @@ func (h *handlers) handle(ctx context.Context, batch []inbox.Message) (err error
 		}
 		return err
 	}
-	switch h.Way {
-	case "Handler":
-		err = inbox.Handler(h.db, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error { return write(ctx, tx, []inbox.Message{m}) })(ctx, batch[0])
-	case "BatchHandler":
+	if h.Batches {
 		err = inbox.BatchHandler(h.db, write)(ctx, batch)
-	default:
-		for i, o := range h.db.Batch(ctx, h.Group, batch, write) {
-			known[batch[i].Offset] = !o.Fresh
-			err = cmp.Or(err, o.Err)
-		}
+	} else {
+		err = inbox.Handler(h.db, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error { return write(ctx, tx, []inbox.Message{m}) })(ctx, batch[0])
 	}
 	if err == nil {
 		for _, m := range batch {

@@ -55,7 +55,7 @@ func BenchmarkOnce(b *testing.B) {
 	messages := func() (msgs []inbox.Message) {
 		for range batch {
 			n++
-			msgs = append(msgs, inbox.Message{ID: fmt.Sprintf("0193a5b0-%012d", n), Topic: "t"})
+			msgs = append(msgs, inbox.Message{ID: fmt.Sprintf("0193a5b0-%012d", n), Topic: "t", Group: "c"})
 		}
 		return msgs
 	}
@@ -96,14 +96,7 @@ func BenchmarkOnce(b *testing.B) {
 		{"once", "bare", func(msgs []inbox.Message) error { seen = msgs; return single(msgs) }},
 		{"again", "bare", func([]inbox.Message) error { return single(seen) }},
 		{"bare-batch", "bare-batch", bare},
-		{"batch", "bare-batch", func(msgs []inbox.Message) error {
-			for _, o := range db.Batch(b.Context(), "c", msgs, write) {
-				if o.Err != nil {
-					return o.Err
-				}
-			}
-			return nil
-		}},
+		{"batch", "bare-batch", func(msgs []inbox.Message) error { return inbox.BatchHandler(db, write)(b.Context(), msgs) }},
 		{"store", "bare-batch", func(msgs []inbox.Message) error {
 			_, err := db.Store(b.Context(), "stored", msgs...)
 			return err

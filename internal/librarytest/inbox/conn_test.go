@@ -29,10 +29,9 @@ func TestAHandlerCannotEndItsTransaction(t *testing.T) {
 		if fresh, err := db.Once(t.Context(), "once", event(name), handle); fresh || !isEnded(err) || attempts.Of(err) != attempts.Elsewhere {
 			t.Errorf("%s: %t, %v", name, fresh, err)
 		}
-		if out := db.Batch(t.Context(), "once", []inbox.Message{event(name)}, func(ctx context.Context, tx pgx.Tx, _ []inbox.Message) error {
-			return handle(ctx, tx)
-		}); !isEnded(out[0].Err) {
-			t.Errorf("%s in a batch: %+v", name, out)
+		batch := inbox.BatchHandler(db, func(ctx context.Context, tx pgx.Tx, _ []inbox.Message) error { return handle(ctx, tx) })
+		if err := batch(t.Context(), []inbox.Message{{ID: name, Topic: "t", Group: "once"}}); !isEnded(err) {
+			t.Errorf("%s in a batch: %v", name, err)
 		}
 		if n, err := db.Store(t.Context(), name, event(name)); n != 1 || err != nil {
 			t.Fatal(n, err)

@@ -130,8 +130,16 @@ func (cfg delivererConfig) run(ctx context.Context) error {
 	}
 	go func() { _ = worker.Run(ctx) }()
 	message := func(n int) inbox.Message {
-		return inbox.Message{ID: fmt.Sprint("event ", n), Topic: "t", Key: []byte(fmt.Sprint(n % 20)), Value: []byte("v")}
+		return inbox.Message{ID: fmt.Sprint("event ", n), Topic: "t", Group: "batch", Key: []byte(fmt.Sprint(n % 20)), Value: []byte("v")}
 	}
+	batch := inbox.BatchHandler(db, func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error {
+		for _, m := range fresh {
+			if err := write("batch")(ctx, tx, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	// deliver reports whether every event has had its effect, or is stored.
 	deliver := func(numbers []int) bool {
 		msgs := make([]inbox.Message, len(numbers))
@@ -143,31 +151,26 @@ func (cfg delivererConfig) run(ctx context.Context) error {
 			_, err := db.Once(ctx, "once", m, func(ctx context.Context, tx pgx.Tx) error { return write("once")(ctx, tx, m) })
 			ok = ok && err == nil
 		}
-		for _, o := range db.Batch(ctx, "batch", msgs, func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error {
-			for _, m := range fresh {
-				if err := write("batch")(ctx, tx, m); err != nil {
-					return err
-				}
+		if batch(ctx, msgs) != nil { // one by one, as a consumer does
+			for i := range msgs {
+				ok = batch(ctx, msgs[i:i+1]) == nil && ok
 			}
-			return nil
-		}) {
-			ok = ok && o.Err == nil
 		}
 		_, err := db.Store(ctx, "stored", msgs...)
 		return ok && err == nil
 	}
-	const batch = 10
+	const atOnce = 10
 	for !cfg.Rest {
-		numbers := make([]int, batch)
+		numbers := make([]int, atOnce)
 		for i := range numbers {
 			numbers[i] = rand.IntN(cfg.Events)
 		}
 		deliver(numbers)
-		fmt.Println(batch)
+		fmt.Println(atOnce)
 	}
 	order := rand.Perm(cfg.Events)
 	for len(order) > 0 {
-		n := min(batch, len(order))
+		n := min(atOnce, len(order))
 		for !deliver(order[:n]) {
 		}
 		order = order[n:]

@@ -2,7 +2,6 @@ package inbox_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -238,6 +237,14 @@ func TestRunReturnsAPanicAndTheFailureOfTheCommit(t *testing.T) {
 	if handler = nil; err == nil || errors.As(err, &handler) {
 		t.Errorf("a lost connection is the handler's fault: %v", err)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = db.Once(ctx, "c", event("a"), func(ctx context.Context, tx pgx.Tx) error {
+		cancel()
+		return effect(ctx, tx, "a", "")
+	})
+	if handler = nil; !errors.Is(err, context.Canceled) || errors.As(err, &handler) {
+		t.Errorf("the end of the context is the handler's fault: %v", err)
+	}
 	p.expect("0", "SELECT count(*) FROM inbox_processed")
 	if fresh, err := db.Once(t.Context(), "c", event("a"), func(context.Context, pgx.Tx) error { return nil }); !fresh || err != nil {
 		t.Errorf("in the end: %t, %v", fresh, err)
@@ -247,127 +254,29 @@ func TestRunReturnsAPanicAndTheFailureOfTheCommit(t *testing.T) {
 func TestABatchGetsTheNewEventsInTheirOrder(t *testing.T) {
 	p := newPlace(t, "")
 	sqlDB := p.openSQL("postgres")
-	for i, c := range []struct {
-		ids   []string
-		fresh []int
-	}{
-		{[]string{"c", "a", "c", `q"\{}`, "b"}, []int{0, 1, 3, 4}},
-		{[]string{"x", "a", "<&é ", "b", "d"}, []int{0, 2, 4}},
+	for i, c := range []struct{ ids, fresh []string }{
+		{[]string{"c", "a", "c", `q"\{}`, "b"}, []string{"c", "a", `q"\{}`, "b"}},
+		{[]string{"x", "a", "<&é ", "b", "d"}, []string{"x", "<&é ", "d"}},
 		{[]string{"a", "x"}, nil},
 		{nil, nil},
 	} {
-		msgs := make([]inbox.Message, len(c.ids))
-		for i, id := range c.ids {
-			msgs[i] = event(id)
+		var msgs []inbox.Message
+		for _, id := range c.ids {
+			msgs = append(msgs, event(id))
 		}
-		check := func(form string, got []inbox.Outcome) {
-			var fresh []int
-			for i, out := range got {
-				if out.Err != nil {
-					t.Errorf("%s: %v", form, out.Err)
-				}
-				if out.Fresh {
-					fresh = append(fresh, i)
-				}
-			}
-			if !slices.Equal(fresh, c.fresh) {
-				t.Errorf("%s: batch %d has the new events %v, want %v", form, i, fresh, c.fresh)
-			}
-		}
-		var given []string
-		check("pgx", inbox.Pgx(p.pool).Batch(t.Context(), "c", msgs, func(_ context.Context, _ pgx.Tx, fresh []inbox.Message) error {
+		check := func(form string, fresh []inbox.Message, err error) {
+			var got []string
 			for _, m := range fresh {
-				given = append(given, m.ID)
+				got = append(got, m.ID)
 			}
-			return nil
-		}))
-		var want []string
-		for _, i := range c.fresh {
-			want = append(want, c.ids[i])
-		}
-		if !slices.Equal(given, want) {
-			t.Errorf("batch %d gave %q to the handler, want %q", i, given, want)
-		}
-		check("lib/pq", inbox.SQL(sqlDB).Batch(t.Context(), "sql", msgs, func(context.Context, *sql.Tx, []inbox.Message) error { return nil }))
-	}
-}
-
-func TestABadEventDoesNotTakeItsBatchWithIt(t *testing.T) {
-	p := newPlace(t, "")
-	db := inbox.Pgx(p.pool)
-	msg := func(id, key string) inbox.Message {
-		m := inbox.Message{ID: id, Topic: "t"}
-		if key != "" {
-			m.Key = []byte(key)
-		}
-		return m
-	}
-	bad, calls := "bad", 0
-	fn := func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error {
-		calls++
-		for _, m := range fresh {
-			if err := effect(ctx, tx, m.ID, ""); err != nil {
-				return err
-			}
-			if m.ID == bad {
-				panic("bad")
+			if !slices.Equal(got, c.fresh) || err != nil {
+				t.Errorf("%s: batch %d gave %q to the handler, want %q (%v)", form, i, got, c.fresh, err)
 			}
 		}
-		return nil
-	}
-	if out := db.Batch(t.Context(), "c", []inbox.Message{msg("seen", "k")}, fn); !out[0].Fresh || out[0].Err != nil || calls != 1 {
-		t.Fatal(out, calls)
-	}
-	batch := []inbox.Message{
-		msg("a1", "a"), msg("seen", "k"), msg("bad", "b"), msg("a2", "a"), msg("b2", "b"),
-		msg("", "d"), msg("d2", "d"), msg("free1", ""), msg("a1", "a"),
-	}
-	describe := func(out []inbox.Outcome) (s []string) {
-		var id *inbox.IDError
-		var handler *inbox.HandlerError
-		for _, o := range out {
-			switch {
-			case errors.As(o.Err, &id):
-				s = append(s, "id")
-			case errors.As(o.Err, &handler):
-				s = append(s, "handler")
-			case errors.Is(o.Err, inbox.ErrEarlierFailed):
-				s = append(s, "earlier")
-			case o.Err != nil:
-				s = append(s, o.Err.Error())
-			case o.Fresh:
-				s = append(s, "fresh")
-			default:
-				s = append(s, "seen")
-			}
-		}
-		return s
-	}
-	calls = 0
-	if got := strings.Join(describe(db.Batch(t.Context(), "c", batch, fn)), " "); got != "fresh seen handler fresh earlier id earlier fresh seen" || calls != 5 {
-		t.Errorf("outcomes %s after %d calls", got, calls)
-	}
-	bad, calls = "", 0
-	if got := strings.Join(describe(db.Batch(t.Context(), "c", batch, fn)), " "); got != "seen seen fresh seen fresh id earlier seen seen" || calls != 1 {
-		t.Errorf("then outcomes %s after %d calls", got, calls)
-	}
-	p.expect("seen a1 a2 free1 bad b2", "SELECT string_agg(id, ' ' ORDER BY n) FROM effects")
-	bad = "j1"
-	batch = []inbox.Message{msg("k1", "k"), msg("j1", "j"), msg("", "k"), msg("k3", "k")}
-	if got := strings.Join(describe(db.Batch(t.Context(), "c", batch, fn)), " "); got != "fresh handler id earlier" {
-		t.Errorf("a message without an id behind a good one gives %s", got)
-	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	calls = 0
-	out := db.Batch(ctx, "c", []inbox.Message{msg("x", "x"), msg("y", "x"), msg("z", "z")}, func(ctx context.Context, tx pgx.Tx, fresh []inbox.Message) error {
-		calls++
-		cancel()
-		return fn(ctx, tx, fresh)
-	})
-	var handler *inbox.HandlerError
-	if calls != 2 || !errors.Is(out[0].Err, context.Canceled) || errors.As(out[0].Err, &handler) || !errors.Is(out[2].Err, context.Canceled) {
-		t.Errorf("when the context ends: %v after %d calls", describe(out), calls)
+		fresh, err := handleBatch(t.Context(), inbox.Pgx(p.pool), "c", msgs...)
+		check("pgx", fresh, err)
+		fresh, err = handleBatch(t.Context(), inbox.SQL(sqlDB), "sql", msgs...)
+		check("lib/pq", fresh, err)
 	}
 }
 
@@ -385,7 +294,7 @@ func (p *countedPool) Begin(ctx context.Context) (pgx.Tx, error) {
 	return p.Pool.Begin(ctx)
 }
 
-// Batch repeats a transaction after a deadlock, so each one that is not the first shows one.
+// A BatchHandler repeats a transaction after a deadlock, so each one that is not the first shows one.
 func TestBatchesInDifferentOrderDoNotDeadlock(t *testing.T) {
 	p := newPlace(t, "")
 	var events []inbox.Message
@@ -400,14 +309,11 @@ func TestBatchesInDifferentOrderDoNotDeadlock(t *testing.T) {
 			wg.Go(func() {
 				mixed := slices.Clone(events)
 				rand.Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
-				for _, out := range inbox.Pgx(pool).Batch(t.Context(), consumer, mixed, nothingMany) {
-					if out.Fresh {
-						fresh.Add(1)
-					}
-					if out.Err != nil {
-						t.Error(out.Err)
-					}
+				got, err := handleBatch(t.Context(), inbox.Pgx(pool), consumer, mixed...)
+				if err != nil {
+					t.Error(err)
 				}
+				fresh.Add(int32(len(got)))
 			})
 		}
 		wg.Wait()
@@ -437,10 +343,8 @@ func TestBadIDsAreRefusedBeforeTheDatabase(t *testing.T) {
 	}{{"", "a", true}, {"c", "", false}, {"c", "a\x00", false}, {"c\xff", "a", true}} {
 		_, once := inbox.Once(t.Context(), tx, c.consumer, event(c.id), nil)
 		_, stored := inbox.Store(t.Context(), tx, c.consumer, event(c.id))
-		for form, err := range map[string]error{
-			"once": once, "store": stored,
-			"batch": inbox.Pgx(p.pool).Batch(t.Context(), c.consumer, []inbox.Message{event(c.id)}, nothingMany)[0].Err,
-		} {
+		_, batch := handleBatch(t.Context(), inbox.Pgx(p.pool), c.consumer, event("good"), event(c.id))
+		for form, err := range map[string]error{"once": once, "store": stored, "batch": batch} {
 			if err == nil || strings.Contains(err.Error(), "cannot be the name of a consumer") != c.name || errors.As(err, new(*inbox.IDError)) == c.name {
 				t.Errorf("%s %+v: %T %v", form, c, err, err)
 			}
@@ -536,8 +440,8 @@ func TestTheSameIDInAnotherScopeIsAnotherEvent(t *testing.T) {
 			return db.Once(t.Context(), consumer, m, nothing)
 		},
 		"batch": func(consumer string, m inbox.Message) (bool, error) {
-			out := db.Batch(t.Context(), consumer, []inbox.Message{m, m}, nothingMany)
-			return out[0].Fresh, errors.Join(out[0].Err, out[1].Err)
+			fresh, err := handleBatch(t.Context(), db, consumer, m, m)
+			return len(fresh) == 1, err
 		},
 		"store": func(consumer string, m inbox.Message) (bool, error) {
 			n, err := db.Store(t.Context(), consumer, m, m)
@@ -556,8 +460,8 @@ func TestTheSameIDInAnotherScopeIsAnotherEvent(t *testing.T) {
 			t.Errorf("%s without a scope: %v", form, err)
 		}
 	}
-	if out := db.Batch(t.Context(), "both", []inbox.Message{orders, customers, renamed}, nothingMany); !out[0].Fresh || !out[1].Fresh || out[2].Fresh {
-		t.Errorf("one batch with both: %+v", out)
+	if got, err := handleBatch(t.Context(), db, "both", orders, customers, renamed); len(got) != 2 || got[0].Topic != "orders" || got[1].Topic != "customers" || err != nil {
+		t.Errorf("one batch with both: %+v, %v", got, err)
 	}
 	p.exec("UPDATE inbox_messages SET state = 'dead'")
 	if n, err := db.RetryDead(t.Context(), "store", "orders", "17"); n != 1 || err != nil {

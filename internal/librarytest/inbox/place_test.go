@@ -161,6 +161,15 @@ func handleMessages[T any](t testing.TB, w inbox.Worker[T], n int) {
 	}
 }
 
+// handleBatch gives the messages to a BatchHandler of the group, and returns those that the handler got.
+func handleBatch[T any](ctx context.Context, db *inbox.DB[T], group string, msgs ...inbox.Message) (fresh []inbox.Message, err error) {
+	for i := range msgs {
+		msgs[i].Group = group
+	}
+	err = inbox.BatchHandler(db, func(_ context.Context, _ T, got []inbox.Message) error { fresh = got; return nil })(ctx, msgs)
+	return fresh, err
+}
+
 // turn ends the current generation. The others ended two hours earlier than before.
 func (p *place) turn() inbox.Retained {
 	p.Helper()

@@ -136,8 +136,8 @@ func TestARoleOfAServiceCanDoEverything(t *testing.T) {
 				db := inbox.Pgx(b.connect(b.role(grants...))).In(box)
 				b.once(db, true, "a", "b")
 				b.once(db, false, "a")
-				if out := db.Batch(t.Context(), "c", []inbox.Message{message("c"), message("a")}, func(context.Context, pgx.Tx, []inbox.Message) error { return nil }); !out[0].Fresh || out[1].Fresh || out[1].Err != nil {
-					t.Errorf("batch: %+v", out)
+				if fresh, err := handleBatch(t.Context(), db, "c", message("c"), message("a")); len(fresh) != 1 || fresh[0].ID != "c" || err != nil {
+					t.Errorf("batch: %+v, %v", fresh, err)
 				}
 				work(t, db, "stored")
 				for turn := range 12 { // twice around: a generation is kept for 7 hours after its end

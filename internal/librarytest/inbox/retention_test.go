@@ -16,8 +16,6 @@ import (
 
 func nothing(context.Context, pgx.Tx) error { return nil }
 
-func nothingMany(context.Context, pgx.Tx, []inbox.Message) error { return nil }
-
 func TestEventsAreRememberedForTheirTimeAndDroppedWithTheirGeneration(t *testing.T) {
 	p := newPlace(t, "")
 	db := inbox.Pgx(p.pool)
@@ -96,8 +94,8 @@ func TestAnOldSnapshotCannotMissAMarkOfAnEndedGeneration(t *testing.T) {
 				}
 			} else { // the second transaction has a new snapshot
 				pool := &countedPool{Pool: p.pool, first: old}
-				if out := inbox.Pgx(pool).Batch(t.Context(), "c", []inbox.Message{event(id)}, nothingMany)[0]; out.Fresh || out.Err != nil || pool.begun.Load() != 2 {
-					t.Errorf("%s, %s: %+v after %d transactions", level, form, out, pool.begun.Load())
+				if fresh, err := handleBatch(t.Context(), inbox.Pgx(pool), "c", event(id)); len(fresh) != 0 || err != nil || pool.begun.Load() != 2 {
+					t.Errorf("%s, %s: %+v, %v after %d transactions", level, form, fresh, err, pool.begun.Load())
 				}
 			}
 			_ = old.Rollback(t.Context())
