@@ -169,21 +169,21 @@ func (l *loop) collect() error {
 	return l.lose(fault.Retry(lost))
 }
 
-// A Superseded is why a process ends whose transactions another process has fenced.
-type Superseded struct {
+// A superseded is why a process ends whose transactions another process has fenced.
+type superseded struct {
 	fault.ForPerson
-	By  *checkpoint.Record
-	Err error
+	by  *checkpoint.Record
+	err error
 }
 
-func (s *Superseded) Error() string {
-	return fmt.Sprintf("another process has taken over: holder %s wrote epoch %d at %s: %v", s.By.Holder, s.By.Epoch, s.By.Time.Format(time.RFC3339), s.Err)
+func (s *superseded) Error() string {
+	return fmt.Sprintf("another process has taken over: holder %s wrote epoch %d at %s: %v", s.by.Holder, s.by.Epoch, s.by.Time.Format(time.RFC3339), s.err)
 }
 
-func (s *Superseded) Unwrap() error { return s.Err }
+func (s *superseded) Unwrap() error { return s.err }
 
 // Hint says what to do.
-func (s *Superseded) Hint() string {
+func (s *superseded) Hint() string {
 	return "Nothing is lost and nothing is repeated. Start this process again: it waits for the slot, and takes over when the other one ends."
 }
 
@@ -193,7 +193,7 @@ func (r *opener) superseded(rec *checkpoint.Record) error {
 		return nil
 	}
 	if _, _, lost := r.committer.Committed(); lost != nil {
-		return &Superseded{By: rec, Err: lost}
+		return &superseded{by: rec, err: lost}
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (s *shutdown) halt(ctx context.Context, err error) error {
 	}
 	s.finish()
 	var from *halting
-	if errors.As(err, new(*Superseded)) {
+	if errors.As(err, new(*superseded)) {
 		linger = 0 // another process does the work, and this one can only begin anew
 	}
 	switch errors.As(err, &from); {

@@ -189,18 +189,18 @@ func (p *parker) waits() bool {
 	return p.on() && p.parks && p.Backlog.Exceeds(p.cfg.Poison.ParkLimit) && !p.read.Before(p.ahead)
 }
 
-// LimitReached is why a relay reads nothing more: more is parked than delivery.park_limit allows.
-type LimitReached struct {
+// limitReached is why a relay reads nothing more: more is parked than delivery.park_limit allows.
+type limitReached struct {
 	parking.Counts
-	Limit parking.Limit
+	limit parking.Limit
 }
 
-func (l *LimitReached) Error() string {
-	return fmt.Sprintf("%d events of %d keys are parked, and delivery.park_limit is %d events and %d keys", l.Events, l.Keys, l.Limit.Events, l.Limit.Keys)
+func (l *limitReached) Error() string {
+	return fmt.Sprintf("%d events of %d keys are parked, and delivery.park_limit is %d events and %d keys", l.Events, l.Keys, l.limit.Events, l.limit.Keys)
 }
 
 // Hint says what makes room. Everything works while the relay waits.
-func (l *LimitReached) Hint() string {
+func (l *limitReached) Hint() string {
 	return "The relay reads nothing more until there is room, and carries out requests meanwhile. Fix the cause and release the parked events that " +
 		fault.Command("dead", "list") + " shows (walpost dead retry), or give events up (walpost dead drop), or raise the limit and start walpost again. " +
 		"walpost dead retry --all also delivers open dead letters, after newer events of their keys."
@@ -212,7 +212,7 @@ func (p *parker) stalled() error {
 	case !p.on():
 		return nil
 	case p.waits():
-		return &LimitReached{p.Backlog.Counts(), p.cfg.Poison.ParkLimit}
+		return &limitReached{p.Backlog.Counts(), p.cfg.Poison.ParkLimit}
 	}
 	err := cmp.Or(p.cfg.Parking.Stalled(), p.Stalled())
 	if err == nil && p.failed != nil && !p.Backlog.Empty() {

@@ -165,7 +165,7 @@ func TestParkedKeysOutliveTheirPolicy(t *testing.T) {
 // A dead letter that --all delivers comes behind newer events of its key.
 func TestTheHintsReleaseNoDeadLetters(t *testing.T) {
 	renamed := &parking.Lost{Loss: parking.Renamed, Anchor: cdc.Anchor{Topic: "was"}}
-	for _, hint := range []string{(&LimitReached{}).Hint(), renamed.Hint()} {
+	for _, hint := range []string{(&limitReached{}).Hint(), renamed.Hint()} {
 		if !strings.Contains(hint, "(walpost dead retry)") {
 			t.Error(hint)
 		}
@@ -188,9 +188,9 @@ func TestALimitWithinATransactionIsNoTrap(t *testing.T) {
 				w.do(func() { w.unrouted[w.commitLocked(many).rows[0].id] = true })
 				w.commit("b")
 				limit := func() bool {
-					var reached *LimitReached
+					var reached *limitReached
 					st := r.relay.Status()
-					return st.State == Stalled && !st.Ready && errors.As(st.Stall, &reached) && reached.Limit.Events == 3
+					return st.State == Stalled && !st.Ready && errors.As(st.Stall, &reached) && reached.limit.Events == 3
 				}
 				w.want(t, time.Minute, "the relay waits", limit)
 				time.Sleep(time.Minute)
@@ -392,13 +392,13 @@ func TestWhatIsParkedIsUnknownWithoutASession(t *testing.T) {
 			w.mu.Unlock()
 			defer w.mu.Lock()
 			_, err := r.relay.ParkedEvents(t.Context())
-			return errors.Is(err, ErrParkedUnknown)
+			return errors.Is(err, errParkedUnknown)
 		})
 		w.do(func() { r.away = false })
 		r.stop()
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := r.relay.ParkedEvents(short); !errors.Is(err, ErrParkedUnknown) {
+		if _, err := r.relay.ParkedEvents(short); !errors.Is(err, errParkedUnknown) {
 			t.Errorf("after the end: %v", err)
 		}
 	})

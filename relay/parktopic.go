@@ -282,19 +282,18 @@ func (p *parker) trim() {
 // pauses reports whether the loop reads no more for a moment, so that a key becomes free.
 func (p *parker) pauses() bool { return p.on() && p.Pausing }
 
-// ErrParkedUnknown is the error of ParkedEvents while the relay does not know what is parked.
-var ErrParkedUnknown = errors.New("the relay does not know what is parked: it holds no session")
+var errParkedUnknown = errors.New("the relay does not know what is parked: it holds no session")
 
 // ParkedEvents returns the ids of the events that are parked now; "" is an event without an id. The answer is
-// complete: an event that is not in it is delivered, is dropped, or is not read yet. Without a session the error is
-// ErrParkedUnknown. It may be called from any goroutine.
+// complete: an event that is not in it is delivered, is dropped, or is not read yet. Without a session it returns an
+// error. It may be called from any goroutine.
 func (r *Relay) ParkedEvents(ctx context.Context) (ids []string, err error) {
 	answered := make(chan struct{})
 	ask := func(l *loop) {
 		defer close(answered)
 		switch p := &l.parker; {
 		case l.sess == nil || p.on() && !p.opened || p.lost != nil:
-			err = ErrParkedUnknown
+			err = errParkedUnknown
 		case p.on():
 			p.Backlog.IDs(func(id string) { ids = append(ids, id) })
 		}
@@ -304,7 +303,7 @@ func (r *Relay) ParkedEvents(ctx context.Context) (ids []string, err error) {
 		<-answered
 		return ids, err
 	case <-ctx.Done():
-		return nil, errors.Join(ErrParkedUnknown, context.Cause(ctx))
+		return nil, errors.Join(errParkedUnknown, context.Cause(ctx))
 	}
 }
 

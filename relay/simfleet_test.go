@@ -168,7 +168,7 @@ func (f *fleet) refused(h *host, err error) {
 			f.repaired(bad)
 		case errors.As(err, &gap):
 			f.gap(h, gap, stale)
-		case f.tx != nil && len(f.runs) > 1 && errors.As(err, new(*Superseded)):
+		case f.tx != nil && len(f.runs) > 1 && errors.As(err, new(*superseded)):
 		case f.newest().Copies(checkpoint.OriginRecover):
 			f.recoverAgain(h.name, err)
 		case !stale && f.repair == nil: // a recover that ends writes that down first
@@ -364,7 +364,7 @@ func (f *fleet) story(seed uint64) {
 	for _, h := range f.live() {
 		took := h.run.stop()
 		f.do(func() {
-			stale := fault.NeedsPerson(h.run.err) && time.Since(f.mended) < 10*time.Second || errors.As(h.run.err, new(*Superseded))
+			stale := fault.NeedsPerson(h.run.err) && time.Since(f.mended) < 10*time.Second || errors.As(h.run.err, new(*superseded))
 			if h.run.err != nil && !stale || took > 2*time.Second {
 				f.fail("the last stop of %s took %s: %v", h.name, took, h.run.err)
 			}

@@ -166,7 +166,7 @@ func (s *parkSim) note(format string, a ...any) { s.do(func() { s.tell(format, a
 // revive starts what has ended, and makes room where more is parked than the limit allows.
 func (s *parkSim) revive() {
 	for i, r := range s.live {
-		if errors.As(r.relay.Status().Stall, new(*LimitReached)) {
+		if errors.As(r.relay.Status().Stall, new(*limitReached)) {
 			s.note("limit reached")
 			s.mend()
 			s.retry(anyKey)
@@ -174,7 +174,7 @@ func (s *parkSim) revive() {
 		if !r.ended() {
 			continue
 		}
-		if r.err != nil && !errors.As(r.err, new(*Superseded)) {
+		if r.err != nil && !errors.As(r.err, new(*superseded)) {
 			s.do(func() { s.fail("ended: %v", r.err) })
 		}
 		s.live[i] = s.start(s.cfg)
@@ -383,7 +383,7 @@ func (s *parkSim) story(seed uint64) {
 		}
 	})
 	for _, r := range s.live {
-		if took := r.stop(); took > 5*time.Second || r.err != nil && !errors.As(r.err, new(*Superseded)) {
+		if took := r.stop(); took > 5*time.Second || r.err != nil && !errors.As(r.err, new(*superseded)) {
 			s.do(func() { s.fail("the last stop took %s: %v", took, r.err) })
 		}
 	}

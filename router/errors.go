@@ -46,16 +46,16 @@ const (
 // maxValue bounds Problem.Value, in characters.
 const maxValue = 40
 
-// A ConfigError says why a configuration does not fit a table.
-type ConfigError struct {
-	Table    string
-	Problems []Problem
+// A configError says why a configuration does not fit a table.
+type configError struct {
+	table    string
+	problems []Problem
 }
 
-func (e *ConfigError) Error() string { return "table " + e.Table + ": " + conf.Lines(e.Problems) }
+func (e *configError) Error() string { return "table " + e.table + ": " + conf.Lines(e.problems) }
 
 // Misconfigured is true: see package fault.
-func (e *ConfigError) Misconfigured() bool { return true }
+func (e *configError) Misconfigured() bool { return true }
 
 // A RowError says why a row cannot be routed. A person must change the row or the configuration.
 type RowError struct {

@@ -84,17 +84,17 @@ func TestAConfigErrorHasAllProblems(t *testing.T) {
 			t.Errorf("%+v, want %+v", p, want)
 		}
 	}
-	var bad *ConfigError
+	var bad *configError
 	r, err := New(DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = r.Needs(table("id uuid", "aggregate_type text", "aggregatetype text", "aggregate_id pair"))
-	if !errors.As(err, &bad) || bad.Table != "public.outbox" {
+	if !errors.As(err, &bad) || bad.table != "public.outbox" {
 		t.Fatalf("%v, want a configuration error of the table", err)
 	}
 	var rules []Rule
-	for _, p := range bad.Problems {
+	for _, p := range bad.problems {
 		rules = append(rules, p.Rule)
 	}
 	if want := []Rule{ColumnType, ColumnExists, ColumnChosen}; !slices.Equal(rules, want) {

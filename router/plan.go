@@ -33,11 +33,11 @@ type plan struct {
 
 // Needs returns the columns that these options read. The publication must carry them, and the table
 // has them, except for columns of the placement headers: without one, rows have no such headers. The
-// error is a *ConfigError with everything that is wrong with this table.
+// error has everything that is wrong with this table.
 func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	p := r.makePlan(rel, r.cfg.converters(r.registry)) // new converters, because Route may use the Router's own now
 	if len(p.problems) > 0 {
-		return nil, &ConfigError{Table: rel.String(), Problems: p.problems}
+		return nil, &configError{table: rel.String(), problems: p.problems}
 	}
 	indexes := []int{p.id.index, p.key.index, p.payload.index, p.route.index}
 	if p.stamp != nil {

@@ -179,15 +179,15 @@ func over(err error) bool {
 		kerr.UnknownProducerID, kerr.TransactionAbortable)
 }
 
-// A LostTransaction is why nothing is committed any more until Fence: the sink does not know what became of its transaction, or nobody
+// A lostTransaction is why nothing is committed any more until Fence: the sink does not know what became of its transaction, or nobody
 // will commit it.
-type LostTransaction struct {
-	ID  string // transactional
-	Err error
+type lostTransaction struct {
+	id  string // transactional
+	err error
 }
 
-func (l *LostTransaction) Error() string {
-	return fmt.Sprintf("the Kafka transaction of transactional id %s is lost: %v", l.ID, l.Err)
+func (l *lostTransaction) Error() string {
+	return fmt.Sprintf("the Kafka transaction of transactional id %s is lost: %v", l.id, l.err)
 }
 
-func (l *LostTransaction) Unwrap() error { return l.Err }
+func (l *lostTransaction) Unwrap() error { return l.err }

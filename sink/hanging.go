@@ -37,7 +37,7 @@ func (tx *transactions) endHanging(ctx context.Context, id producerID, latest bo
 		id, err = tx.coordinator.finish(ctx, id, false, latest)
 	}
 	if over(err) { // another process has fenced this one since
-		err = &LostTransaction{ID: tx.id, Err: err}
+		err = &lostTransaction{id: tx.id, err: err}
 	}
 	return id, err
 }

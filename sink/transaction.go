@@ -85,7 +85,7 @@ func (s *Kafka) Fence(ctx context.Context) error {
 		if id, err = tx.coordinator.initialize(ctx, noID); err == nil {
 			id, err = tx.endHanging(ctx, id, latest)
 		}
-		if err == nil || kafka.Denied(err) || errors.As(err, new(*LostTransaction)) || ctx.Err() != nil {
+		if err == nil || kafka.Denied(err) || errors.As(err, new(*lostTransaction)) || ctx.Err() != nil {
 			break
 		}
 		s.mu.Lock()
@@ -446,7 +446,7 @@ func (tx *transactions) resume(id producerID) {
 func (tx *transactions) lose(err error) {
 	tx.begin(unfenced)
 	tx.ending = false
-	tx.lost = &LostTransaction{ID: tx.id, Err: err}
+	tx.lost = &lostTransaction{id: tx.id, err: err}
 	tx.s.forget()
 	poke(tx.s.wake)
 }

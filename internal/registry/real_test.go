@@ -44,8 +44,8 @@ func TestAnIncompatibleSchemaWaitsForAPerson(t *testing.T) {
 	for pending.Stalled() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	refused, ok := errors.AsType[*Incompatible](pending.Stalled())
-	if !ok || refused.Subject != "orders-value" || refused.Rule != "BACKWARD" || refused.Version != 1 || !strings.Contains(refused.Error(), "price") || fault.Hint(refused) == "" {
+	refused, ok := errors.AsType[*incompatible](pending.Stalled())
+	if !ok || refused.subject != "orders-value" || refused.rule != "BACKWARD" || refused.version != 1 || !strings.Contains(refused.Error(), "price") || fault.Hint(refused) == "" {
 		t.Fatalf("%v", pending.Stalled())
 	}
 	t.Log(refused)
@@ -90,7 +90,7 @@ func TestARealRegistryTakesProtobuf(t *testing.T) {
 	}
 	other := strings.Replace(parcel, "string note", "int64 note", 1)
 	_, err = c.SchemaID("parcels-value", other, "PROTOBUF", true, false)
-	if refused, ok := errors.AsType[*Incompatible](err); !ok || refused.Subject != "parcels-value" || refused.Rule != "BACKWARD" || refused.Version != 1 {
+	if refused, ok := errors.AsType[*incompatible](err); !ok || refused.subject != "parcels-value" || refused.rule != "BACKWARD" || refused.version != 1 {
 		t.Fatalf("%v", err)
 	}
 	t.Log(err)

@@ -37,7 +37,7 @@ type Client struct {
 	background context.Context // nil: SchemaID waits for the answer
 	log        *slog.Logger    // with background
 	outdated   atomic.Int32    // subjects whose latest version is asked for in vain
-	pending    map[question]*Pending
+	pending    map[question]*pending
 	latests    map[string]*latest // by subject
 	asking     sync.WaitGroup
 }
@@ -71,7 +71,7 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schema registry: %w", err)
 	}
-	return &Client{api: api, http: client, missing: map[question]bool{}, pending: map[question]*Pending{}, latests: map[string]*latest{}}, nil
+	return &Client{api: api, http: client, missing: map[question]bool{}, pending: map[question]*pending{}, latests: map[string]*latest{}}, nil
 }
 
 // Produce says whether ids are real ones from now on, for a command that writes records: only then are schemas registered.
@@ -80,7 +80,7 @@ func (c *Client) Produce(writes bool) {
 	clear(c.missing)
 }
 
-// Deliver is Produce for a loop that must not wait: SchemaID returns a *Pending at once, and asks in the
+// Deliver is Produce for a loop that must not wait: SchemaID returns an error with the method Ready at once, and asks in the
 // background until it has an answer or ctx ends. log gets what nothing waits for. The caller must call the function that Deliver
 // returns.
 func (c *Client) Deliver(ctx context.Context, log *slog.Logger) (stop func()) {
@@ -125,8 +125,8 @@ func (c *Client) SchemaID(subject, schema, format string, register, latest bool)
 }
 
 // begin asks in the background until there is an answer.
-func (c *Client) begin(subject string, ask func(ctx context.Context) error) *Pending {
-	p := &Pending{subject: subject, done: make(chan struct{})}
+func (c *Client) begin(subject string, ask func(ctx context.Context) error) *pending {
+	p := &pending{subject: subject, done: make(chan struct{})}
 	c.asking.Go(func() {
 		for failures := 1; ; failures++ {
 			err := ask(c.background)
@@ -178,7 +178,7 @@ func (c *Client) latest(ctx context.Context, q question) (uint32, error) {
 		return c.failed(q, err)
 	}
 	if same, err := q.sameEncoding(found.Schema); !same {
-		return 0, &Mismatch{Subject: q.subject, Version: found.Version, Err: err}
+		return 0, &mismatch{subject: q.subject, version: found.Version, err: err}
 	}
 	return uint32(found.ID), nil
 }
@@ -237,16 +237,16 @@ func status(err error) int {
 
 // incompatible says more of a refusal.
 func (c *Client) incompatible(ctx context.Context, q question, refusal error) error {
-	e := &Incompatible{Subject: q.subject, Rule: "unknown", Err: refusal}
+	e := &incompatible{subject: q.subject, rule: "unknown", err: refusal}
 	for _, of := range []string{q.subject, sr.GlobalSubject} {
 		// Apicurio Registry says NONE for a subject that has the global rule.
 		if r := c.api.Compatibility(ctx, of)[0]; r.Err == nil && r.Level != sr.CompatNone {
-			e.Rule = r.Level.String()
+			e.rule = r.Level.String()
 			break
 		}
 	}
 	if found, err := c.api.SchemaByVersion(ctx, q.subject, -1); err == nil {
-		e.Version = found.Version
+		e.version = found.Version
 	}
 	return e
 }
@@ -316,50 +316,50 @@ func validating(schema any) any {
 	return schema
 }
 
-// An Incompatible is the refusal of a schema that does not fit those that the subject has.
-type Incompatible struct {
-	Subject string
-	Rule    string // the compatibility level, such as BACKWARD
-	Version int    // the newest one; the schema would have been the next
-	Err     error  // what the registry says
+// An incompatible is the refusal of a schema that does not fit those that the subject has.
+type incompatible struct {
+	subject string
+	rule    string // the compatibility level, such as BACKWARD
+	version int    // the newest one; the schema would have been the next
+	err     error  // what the registry says
 }
 
-func (e *Incompatible) Error() string {
+func (e *incompatible) Error() string {
 	return fmt.Sprintf("schema registry: subject %q has the rule %s, and the schema for version %d is incompatible with version %d: %s",
-		e.Subject, e.Rule, e.Version+1, e.Version, e.Err)
+		e.subject, e.rule, e.version+1, e.version, e.err)
 }
 
-func (e *Incompatible) Unwrap() error { return e.Err }
+func (e *incompatible) Unwrap() error { return e.err }
 
 // Hint says what to do next.
-func (e *Incompatible) Hint() string {
+func (e *incompatible) Hint() string {
 	return "Give the subject a compatibility rule that accepts the schema, at least until walpost has registered it. walpost run waits for that."
 }
 
-// A Mismatch is a latest version with another encoding than the records have.
-type Mismatch struct {
-	Subject string
-	Version int
-	Err     error // why one of the two is no valid schema; nil if both are valid
+// A mismatch is a latest version with another encoding than the records have.
+type mismatch struct {
+	subject string
+	version int
+	err     error // why one of the two is no valid schema; nil if both are valid
 }
 
-func (e *Mismatch) Error() string {
-	text := fmt.Sprintf("schema registry: version %d, the latest of subject %q, has another encoding than the records", e.Version, e.Subject)
-	if e.Err != nil {
-		text += ": " + e.Err.Error()
+func (e *mismatch) Error() string {
+	text := fmt.Sprintf("schema registry: version %d, the latest of subject %q, has another encoding than the records", e.version, e.subject)
+	if e.err != nil {
+		text += ": " + e.err.Error()
 	}
 	return text
 }
 
-func (e *Mismatch) Unwrap() error { return e.Err }
+func (e *mismatch) Unwrap() error { return e.err }
 
 // Hint says what to do next.
-func (e *Mismatch) Hint() string {
+func (e *mismatch) Hint() string {
 	return "Register a version with the fields and types of the records, or set use.latest.version of the converter to false."
 }
 
-// A Pending is the error for an answer that is not known yet.
-type Pending struct {
+// A pending is the error for an answer that is not known yet.
+type pending struct {
 	subject string
 	done    chan struct{} // closed when there is an answer
 	id      *uint32       // of SchemaID
@@ -368,21 +368,21 @@ type Pending struct {
 	failed error // the newest attempt
 }
 
-func (p *Pending) fail(err error) {
+func (p *pending) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.failed = err
 }
 
 // Stalled is why the newest attempt had no answer, or nil while the first one goes on.
-func (p *Pending) Stalled() error {
+func (p *pending) Stalled() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failed
 }
 
 // Ready reports whether there is an answer now.
-func (p *Pending) Ready() bool {
+func (p *pending) Ready() bool {
 	select {
 	case <-p.done:
 		return true
@@ -391,7 +391,7 @@ func (p *Pending) Ready() bool {
 	}
 }
 
-func (p *Pending) Error() string {
+func (p *pending) Error() string {
 	if err := p.Stalled(); err != nil {
 		return err.Error()
 	}

@@ -130,7 +130,7 @@ func TestTheLatestVersionMustHaveTheSameEncoding(t *testing.T) {
 	}
 	r.SeedSchema("orders-value", 2, 8, sr.Schema{Schema: strings.Replace(text, "long", "int", 1)})
 	_, err := c.SchemaID("orders-value", text, "AVRO", false, true)
-	if mismatch, ok := errors.AsType[*Mismatch](err); !ok || mismatch.Version != 2 || fault.Hint(err) == "" {
+	if other, ok := errors.AsType[*mismatch](err); !ok || other.version != 2 || fault.Hint(err) == "" {
 		t.Errorf("%v", err)
 	}
 }
@@ -150,7 +150,7 @@ func TestTheLatestVersionOfAJSONSchemaMayDifferInAnnotations(t *testing.T) {
 		c := client(t, Config{URLs: []string{r.URL()}})
 		c.Produce(true)
 		id, err := c.SchemaID("orders-value", ours, "JSON", false, true)
-		if _, mismatch := errors.AsType[*Mismatch](err); mismatch == fits || fits && id != 7 {
+		if _, differs := errors.AsType[*mismatch](err); differs == fits || fits && id != 7 {
 			t.Errorf("%s: id %d, %v", latest, id, err)
 		}
 		if _, err := c.SchemaID("orders-value", text, "AVRO", false, true); err == nil || !strings.Contains(err.Error(), "its format is JSON") {
@@ -173,7 +173,7 @@ func TestTheLatestVersionOfProtobufMayDifferInComments(t *testing.T) {
 		c := client(t, Config{URLs: []string{r.URL()}})
 		c.Produce(true)
 		id, err := c.SchemaID("orders-value", parcel, "PROTOBUF", false, true)
-		if _, mismatch := errors.AsType[*Mismatch](err); mismatch == fits || fits && id != 7 {
+		if _, differs := errors.AsType[*mismatch](err); differs == fits || fits && id != 7 {
 			t.Errorf("%s: id %d, %v", latest, id, err)
 		}
 	}
@@ -231,7 +231,7 @@ func TestThePageShowsARefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused := Incompatible{Subject: "orders-value", Rule: "BACKWARD", Version: 5, Err: errors.New("refused")}
+	refused := incompatible{subject: "orders-value", rule: "BACKWARD", version: 5, err: errors.New("refused")}
 	want := strings.TrimSuffix(strings.TrimPrefix(refused.Error(), "schema registry: "), ": refused")
 	if !strings.Contains(string(page), want) {
 		t.Errorf("docs/schema-evolution.md lacks %s", want)

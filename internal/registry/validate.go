@@ -27,7 +27,7 @@ const (
 type latest struct {
 	document
 	asked   time.Time // when the registry was asked for it
-	pending *Pending  // for next; nil if nobody asks
+	pending *pending  // for next; nil if nobody asks
 	next    document
 	doubt   []byte // what does not fit the version before, which may have been replaced by now
 }
@@ -124,7 +124,7 @@ func quoted(path string) string {
 	return path
 }
 
-// renew asks for the latest version. It returns a *Pending if the answer comes later.
+// renew asks for the latest version. It returns a *pending if the answer comes later.
 func (c *Client) renew(subject string, l *latest) error {
 	if l.pending != nil {
 		return l.pending

@@ -31,28 +31,28 @@ type Event struct {
 	key parkedKey
 }
 
-// An UnknownToken is the error of a token that no event has.
-type UnknownToken struct {
-	Token  string
-	Topics []string
+// An unknownToken is the error of a token that no event has.
+type unknownToken struct {
+	token  string
+	topics []string
 }
 
-func (e *UnknownToken) Error() string {
-	if len(e.Topics) == 1 {
-		return fmt.Sprintf("no event in the topic %s has the token %s", e.Topics[0], e.Token)
+func (e *unknownToken) Error() string {
+	if len(e.topics) == 1 {
+		return fmt.Sprintf("no event in the topic %s has the token %s", e.topics[0], e.token)
 	}
-	return fmt.Sprintf("no event in the topics %s has the token %s", strings.Join(e.Topics, " and "), e.Token)
+	return fmt.Sprintf("no event in the topics %s has the token %s", strings.Join(e.topics, " and "), e.token)
 }
 
 // Misconfigured is true: the token is wrong.
-func (e *UnknownToken) Misconfigured() bool { return true }
+func (e *unknownToken) Misconfigured() bool { return true }
 
 // Hint says whose token it may be.
-func (e *UnknownToken) Hint() string {
-	if len(e.Topics) == 1 { // of consumers
+func (e *unknownToken) Hint() string {
+	if len(e.topics) == 1 { // of consumers
 		return "If it's a token of the relay, leave out --dead-letter-topic."
 	}
-	return "If a halted relay printed the token, run " + fault.Command("skip", e.Token) + " instead."
+	return "If a halted relay printed the token, run " + fault.Command("skip", e.token) + " instead."
 }
 
 // All returns all events: the dead ones, and then the parked ones, in their order.
@@ -63,22 +63,22 @@ func (t *Topics) All() (all []*Event) {
 	return append(all, t.Parked.Events()...)
 }
 
-// OtherRelay is the error of a token that names an event of another relay.
-type OtherRelay struct{ Token, Name, Relay, Own string }
+// An otherRelay is the error of a token that names an event of another relay.
+type otherRelay struct{ token, name, relay, own string }
 
-func (e *OtherRelay) Error() string {
-	if e.Own == "" {
-		return fmt.Sprintf("event %s belongs to relay %s, and the configuration does not say which relay it is for", e.Token, e.Relay)
+func (e *otherRelay) Error() string {
+	if e.own == "" {
+		return fmt.Sprintf("event %s belongs to relay %s, and the configuration does not say which relay it is for", e.token, e.relay)
 	}
-	return fmt.Sprintf("event %s belongs to relay %s, but the configuration is for relay %s", e.Token, e.Relay, e.Own)
+	return fmt.Sprintf("event %s belongs to relay %s, but the configuration is for relay %s", e.token, e.relay, e.own)
 }
 
 // Misconfigured is true: the token or the configuration is wrong.
-func (e *OtherRelay) Misconfigured() bool { return true }
+func (e *otherRelay) Misconfigured() bool { return true }
 
 // Hint says how to select the event.
-func (e *OtherRelay) Hint() string {
-	return "Use the configuration of relay " + e.Name + ". If that relay no longer exists, for example because name was changed, pass --relay=" + e.Name + "."
+func (e *otherRelay) Hint() string {
+	return "Use the configuration of relay " + e.name + ". If that relay no longer exists, for example because name was changed, pass --relay=" + e.name + "."
 }
 
 // Select returns the events of the relay that the filter selects, in their order. A token that no event
@@ -95,7 +95,7 @@ func (t *Topics) Select(f *Filter) (selected []*Event, err error) {
 		case f.ofRelay(e, &t.Config):
 			selected = append(selected, e)
 		case len(f.Tokens) > 0:
-			return nil, &OtherRelay{e.Token, e.Name, e.Letter.Relay(), t.Name}
+			return nil, &otherRelay{e.Token, e.Name, e.Letter.Relay(), t.Name}
 		default:
 			others[e.Letter.Relay()]++
 		}
@@ -109,7 +109,7 @@ func (t *Topics) Select(f *Filter) (selected []*Event, err error) {
 			if t.Consumers {
 				topics = topics[:1]
 			}
-			return nil, &UnknownToken{token, topics}
+			return nil, &unknownToken{token, topics}
 		}
 	}
 	return selected, nil
