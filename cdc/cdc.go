@@ -199,7 +199,7 @@ func Messages(prefix string) *Relation {
 func MessagesWithOrigin(prefix string) *Relation {
 	const oidText = 25
 	r := Messages(prefix)
-	for _, name := range []string{MessageTransaction, MessageBefore} {
+	for _, name := range []string{messageTransaction, messageBefore} {
 		r.Columns = append(r.Columns, Column{Name: name, TypeOID: oidText, TypeMod: -1, TypeName: "text"})
 	}
 	return r
@@ -207,8 +207,8 @@ func MessagesWithOrigin(prefix string) *Relation {
 
 // The columns of MessagesWithOrigin that follow the content.
 const (
-	MessageTransaction = "transaction"
-	MessageBefore      = "before"
+	messageTransaction = "transaction"
+	messageBefore      = "before"
 )
 
 // MessagePrefix is the prefix of the messages that r stands for.
@@ -263,14 +263,14 @@ type Header struct {
 	Value []byte
 }
 
-// RecordOverhead is the size that Size adds to a record's bytes, for Kafka's record format and
+// recordOverhead is the size that Size adds to a record's bytes, for Kafka's record format and
 // walpost's bookkeeping.
-const RecordOverhead = 70
+const recordOverhead = 70
 
 // Size is the number of bytes that a record takes of a window: topic, key, value, headers, the
 // payload for a store and a fixed overhead.
 func (r *Record) Size() int {
-	n := RecordOverhead + len(r.Topic) + len(r.Key) + len(r.Value)
+	n := recordOverhead + len(r.Topic) + len(r.Key) + len(r.Value)
 	for i := range r.Headers {
 		n += 4 + len(r.Headers[i].Key) + len(r.Headers[i].Value)
 	}

@@ -27,10 +27,10 @@ func TestASizeCountsWhatADeliveryHolds(t *testing.T) {
 		Headers: []Header{{Key: "id", Value: []byte("7f3")}, {Key: "nothing"}},
 		EventID: "7f3", Partition: -1,
 	}
-	if got, want := r.Size(), RecordOverhead+6+2+7+(4+2+3)+(4+7); got != want {
+	if got, want := r.Size(), recordOverhead+6+2+7+(4+2+3)+(4+7); got != want {
 		t.Errorf("size is %d, must be %d", got, want)
 	}
-	if got := new(Record).Size(); got != RecordOverhead {
+	if got := new(Record).Size(); got != recordOverhead {
 		t.Errorf("an empty record has size %d: a window of bytes must count it too", got)
 	}
 }

@@ -182,23 +182,23 @@ func (c *Copy) Resumes() bool { return c.At.Table == "" || c.At.Order != "" }
 func (c *Copy) Pass(marks []Mark) {
 	for _, m := range marks {
 		if m.Nth == 0 {
-			c.Finish(m.Table)
+			c.finish(m.Table)
 		} else {
-			c.Advance(m)
+			c.advance(m)
 		}
 	}
 }
 
-// Advance counts a row as acknowledged, with all rows before it.
-func (c *Copy) Advance(m Mark) {
+// advance counts a row as acknowledged, with all rows before it.
+func (c *Copy) advance(m Mark) {
 	c.At = m
 	c.Rows++
 }
 
-// Finish notes that all rows of a table are acknowledged. Only the reader of the table knows that
+// finish notes that all rows of a table are acknowledged. Only the reader of the table knows that
 // the table has no further row. A new order of the tables in the configuration, or a new table in
 // it, must not end a table.
-func (c *Copy) Finish(table string) {
+func (c *Copy) finish(table string) {
 	c.Finished = append(slices.Clip(c.Finished), table)
 	if c.At.Table == table {
 		c.At = Mark{}

@@ -15,7 +15,7 @@ import (
 // judged is a record at 0/2000 on timeline 3 and the source that it fits.
 func judged() (*Record, *cdc.Identity) {
 	rec := &Record{
-		Version: Version, Name: "shop.walpost", Epoch: 7, SystemID: "111", Timeline: 3, Slot: "walpost", Database: "shop", Position: 0x2000,
+		Version: version, Name: "shop.walpost", Epoch: 7, SystemID: "111", Timeline: 3, Slot: "walpost", Database: "shop", Position: 0x2000,
 		Published: &Published{Published: publishes(), LSN: 0x1E00}, CommitTime: looked.Add(time.Hour),
 	}
 	rec.Published.Time = looked

@@ -19,8 +19,8 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// Version is the version of the encoding that Encode writes and Decode reads.
-const Version = 2
+// version is the version of the encoding that Encode writes and Decode reads.
+const version = 2
 
 // A Record is what is remembered of a position: how far delivery has come, and of which source that
 // is true. Each holder of the slot writes under an epoch above all epochs that it found, and under
@@ -165,11 +165,11 @@ func (r *Record) Key() string { return r.Name + "/" + strconv.FormatUint(r.Epoch
 // slash.
 func (r *Record) HolderKey() string { return r.Key() + "." + r.Holder }
 
-// Encode returns the value to store under HolderKey. It writes Version whatever the field says. It panics
+// Encode returns the value to store under HolderKey. It writes version whatever the field says. It panics
 // for a record that Decode would refuse, because storing such a record would lose the position.
 func (r *Record) Encode() []byte {
 	w := *r
-	w.Version = Version
+	w.Version = version
 	w.Time = w.Time.UTC().Round(0)
 	w.CommitTime = w.CommitTime.UTC().Round(0)
 	if w.Delivered = min(w.Delivered, w.Position); w.Polled != nil || w.Position.IsNumber() {
@@ -213,8 +213,8 @@ func decode(key string, value []byte) (*Record, error) {
 	if v.Version == nil {
 		return nil, errors.New("version is missing")
 	}
-	if *v.Version != Version {
-		return nil, fmt.Errorf("version %d is unknown: this walpost knows only version %d", *v.Version, Version)
+	if *v.Version != version {
+		return nil, fmt.Errorf("version %d is unknown: this walpost knows only version %d", *v.Version, version)
 	}
 	d := json.NewDecoder(bytes.NewReader(value))
 	d.DisallowUnknownFields() // this version has none, and the next Encode would drop them

@@ -18,7 +18,7 @@ import (
 
 func aRecord() *Record {
 	return &Record{
-		Version: Version, Name: "shop.walpost", Epoch: 7, SystemID: "7564103926847123456", Timeline: 3,
+		Version: version, Name: "shop.walpost", Epoch: 7, SystemID: "7564103926847123456", Timeline: 3,
 		Slot: "walpost", Database: "shop", Position: 0x16_B374D848,
 		Next:      &Next{Commit: 0x16_B374E000, CommitEnd: 0x16_B374E030, Rows: 2, LastEventID: "7f3"},
 		Published: &Published{Published: publishes(), LSN: 0x16_B374D900, Time: time.Date(2026, 11, 20, 11, 59, 50, 0, time.UTC)},
@@ -70,7 +70,7 @@ func records() *rapid.Generator[*Record] {
 	return rapid.Custom(func(t *rapid.T) *Record {
 		name := rapid.StringN(1, 20, -1).Filter(func(s string) bool { return strings.ToValidUTF8(s, "") == s })
 		r := &Record{
-			Version: Version,
+			Version: version,
 			Name:    name.Draw(t, "name") + rapid.SampledFrom([]string{"", "/", "/3", "//", "/a/7"}).Draw(t, "slashes"),
 			Epoch:   rapid.Uint64Min(1).Draw(t, "epoch"), SystemID: name.Draw(t, "system"),
 			Timeline: rapid.Uint32Min(1).Draw(t, "timeline"), Slot: name.Draw(t, "slot"), Database: name.Draw(t, "database"),

@@ -48,10 +48,10 @@ func Check(ctx context.Context, run Run) []Finding {
 	var want expectation // known guards it
 	all.Go(func() { clock = databaseClock(ctx, run.Source) })
 	known.Go(func() {
-		want.Topics, rows = checkRows(ctx, &run)
-		want.Patterns = run.Router.TopicPatterns()
-		if only := want.Patterns[0]; len(want.Patterns) == 1 && !strings.Contains(only, "*") && len(want.Topics) == 0 {
-			want.Topics[only] = topicTraffic{}
+		want.topics, rows = checkRows(ctx, &run)
+		want.patterns = run.Router.TopicPatterns()
+		if only := want.patterns[0]; len(want.patterns) == 1 && !strings.Contains(only, "*") && len(want.topics) == 0 {
+			want.topics[only] = topicTraffic{}
 		}
 	})
 	all.Go(func() {

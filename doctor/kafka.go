@@ -17,27 +17,27 @@ import (
 
 // topicTraffic is what is known of the records that go to a topic. The zero value says nothing.
 type topicTraffic struct {
-	Largest   int       // bytes of the largest record, as sink.BatchBytes counts them
-	Newest    time.Time // the newest timestamp
-	Keyless   bool      // a record has no key
-	Partition int32     // the highest partition that a record asks for
+	largest   int       // bytes of the largest record, as sink.BatchBytes counts them
+	newest    time.Time // the newest timestamp
+	keyless   bool      // a record has no key
+	partition int32     // the highest partition that a record asks for
 }
 
-// Add takes a record into account.
-func (t *topicTraffic) Add(rec *cdc.Record) {
-	t.Largest = max(t.Largest, sink.BatchBytes(rec))
-	t.Partition = max(t.Partition, rec.Partition)
-	t.Keyless = t.Keyless || rec.Key == nil
-	if rec.Time.After(t.Newest) {
-		t.Newest = rec.Time
+// add takes a record into account.
+func (t *topicTraffic) add(rec *cdc.Record) {
+	t.largest = max(t.largest, sink.BatchBytes(rec))
+	t.partition = max(t.partition, rec.Partition)
+	t.keyless = t.keyless || rec.Key == nil
+	if rec.Time.After(t.newest) {
+		t.newest = rec.Time
 	}
 }
 
 // expectation is what the database says of a run: the records for each topic.
 type expectation struct {
-	Topics map[string]topicTraffic
+	topics map[string]topicTraffic
 	// Patterns are the names of the topics that rows go to, as in router.TopicPatterns.
-	Patterns []string
+	patterns []string
 }
 
 const (
@@ -66,15 +66,15 @@ func checkKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, topicsTimeout)
 	defer cancel()
-	names := slices.Sorted(maps.Keys(want.Topics))
+	names := slices.Sorted(maps.Keys(want.topics))
 	c.ask(ctx, names, checkpoint)
 	c.brokerSettings()
 	c.idempotent(ctx)
-	if len(names) == 0 && len(want.Patterns) > 0 {
-		c.unnamed(ctx, checkpoint, want.Patterns)
+	if len(names) == 0 && len(want.patterns) > 0 {
+		c.unnamed(ctx, checkpoint, want.patterns)
 	}
 	for _, topic := range names {
-		c.topic(ctx, topic, want.Topics[topic])
+		c.topic(ctx, topic, want.topics[topic])
 	}
 	if checkpoint != "" {
 		c.checkpoint(ctx, checkpoint, name)

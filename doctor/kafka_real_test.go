@@ -174,10 +174,10 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 		t.Run(c.story, func(t *testing.T) {
 			traffic := map[string]topicTraffic{}
 			if c.topics != "" {
-				traffic[c.topics] = topicTraffic{Largest: 100}
+				traffic[c.topics] = topicTraffic{largest: 100}
 			}
 			check := func() []Finding {
-				return bad(checkKafka(t.Context(), config(i), c.cp, "n", func() expectation { return expectation{Topics: traffic} }))
+				return bad(checkKafka(t.Context(), config(i), c.cp, "n", func() expectation { return expectation{topics: traffic} }))
 			}
 			// ACLs take effect a moment after they are made.
 			as := func(found []Finding) bool {
@@ -263,7 +263,7 @@ func TestRealTopicSettingsAreJudgedAndMended(t *testing.T) {
 		verdict    Verdict
 		refuses    error // what a record gets
 	}{
-		{key: "max.message.bytes", value: "1000", traffic: topicTraffic{Largest: 5000}, name: " size", verdict: Warn},
+		{key: "max.message.bytes", value: "1000", traffic: topicTraffic{largest: 5000}, name: " size", verdict: Warn},
 		{key: "min.insync.replicas", value: "2", name: " replicas", verdict: Warn},
 		{key: "message.timestamp.type", value: "LogAppendTime", name: " timestamps", verdict: Warn},
 		{key: "message.timestamp.before.max.ms", value: "1000", name: " timestamps", verdict: Warn, refuses: kerr.InvalidTimestamp},
@@ -276,7 +276,7 @@ func TestRealTopicSettingsAreJudgedAndMended(t *testing.T) {
 		t.Run(c.key, func(t *testing.T) {
 			topic := k.Topic(t, 1, map[string]string{c.key: c.value})
 			judged := func() (bad []Finding) {
-				for _, f := range checkKafka(t.Context(), config(k.Brokers()), "", "n", func() expectation { return expectation{Topics: map[string]topicTraffic{topic: c.traffic}} }) {
+				for _, f := range checkKafka(t.Context(), config(k.Brokers()), "", "n", func() expectation { return expectation{topics: map[string]topicTraffic{topic: c.traffic}} }) {
 					if f.Verdict != OK && strings.HasPrefix(f.Name, "topic ") {
 						bad = append(bad, f)
 					}

@@ -36,9 +36,9 @@ const (
 // topicSettings judges a topic's settings other than its replicas. It asks nobody. It does not judge a setting that the broker does not tell.
 func (c *kafkaCheck) topicSettings(name, topic string, kv map[string]string, t topicTraffic) {
 	set := func(kv string) fix.Step { return c.fixes.topic(topic, kv) }
-	c.size(name, topic, kv, t.Largest)
-	c.timestamps(name, topic, kv, t.Newest)
-	c.cleanup(name, topic, kv, t.Keyless)
+	c.size(name, topic, kv, t.largest)
+	c.timestamps(name, topic, kv, t.newest)
+	c.cleanup(name, topic, kv, t.keyless)
 	if kv["unclean.leader.election.enable"] == "true" {
 		c.add(name+" leader election", Warn, "unclean.leader.election.enable is true: an acknowledged event may be lost with its leader", set("unclean.leader.election.enable=false"))
 	}

@@ -23,7 +23,7 @@ import (
 // looked is what Check finds, a line for each finding and one more for its fix.
 func looked(t testing.TB, cfg sink.Config, topics map[string]topicTraffic, cp string) string {
 	t.Helper()
-	return lines(checkKafka(t.Context(), cfg, cp, "n", func() expectation { return expectation{Topics: topics} }))
+	return lines(checkKafka(t.Context(), cfg, cp, "n", func() expectation { return expectation{topics: topics} }))
 }
 
 func lines(found []Finding) string {
@@ -68,7 +68,7 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 	cfg := config(c.ListenAddrs())
 	to := "kafka-configs.sh --bootstrap-server " + c.ListenAddrs()[0] + " --alter --entity-type topics --entity-name "
 	got := looked(t, cfg, map[string]topicTraffic{
-		"there": {Largest: 1_048_588, Partition: 1}, "absent": {}, "no good": {}, "strict": {Largest: 100, Partition: 2}, "small": {Largest: 1001},
+		"there": {largest: 1_048_588, partition: 1}, "absent": {}, "no good": {}, "strict": {largest: 100, partition: 2}, "small": {largest: 1001},
 	}, "cp")
 	has(t, got,
 		"brokers: ok: 3 of 3 reachable\n",
@@ -134,7 +134,7 @@ func TestCheckStopsAtAddressesThatAreWrong(t *testing.T) {
 		resp.Brokers = append(resp.Brokers, b)
 		return resp, nil, true
 	})
-	found := checkKafka(t.Context(), config(c.ListenAddrs()), "", "n", func() expectation { return expectation{Topics: map[string]topicTraffic{"a": {}}} })
+	found := checkKafka(t.Context(), config(c.ListenAddrs()), "", "n", func() expectation { return expectation{topics: map[string]topicTraffic{"a": {}}} })
 	if len(found) != 1 || found[0].Name != "broker 4" || found[0].Verdict != Fail {
 		t.Error(lines(found))
 	}
@@ -252,7 +252,7 @@ func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
 	// On a busy machine, the brokers can take longer to answer at first.
 	for limit := 4 * time.Second; limit < time.Minute && !strings.Contains(got, "brokers: ok"); limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		got = lines(checkKafka(ctx, config(c.ListenAddrs()), "cp", "n", func() expectation { return expectation{Topics: map[string]topicTraffic{"a": {}}} }))
+		got = lines(checkKafka(ctx, config(c.ListenAddrs()), "cp", "n", func() expectation { return expectation{topics: map[string]topicTraffic{"a": {}}} }))
 		cancel()
 	}
 	has(t, got, "brokers: ok", "broker settings: ok: not checked", "idempotent producing: FAIL: the brokers assign no producer id: no answer", "topic a: FAIL: the brokers do not answer", "checkpoint topic cp: FAIL")
@@ -278,14 +278,14 @@ func TestTrafficIsTheExtremesOfItsRecords(t *testing.T) {
 	at := time.Unix(1_000_000, 0)
 	small := &cdc.Record{Key: []byte("k"), Value: []byte("v"), Partition: 3, Time: at}
 	large := &cdc.Record{Key: []byte("k"), Value: make([]byte, 999), Partition: -1, Time: at.Add(-time.Hour)}
-	tr.Add(small)
-	tr.Add(large)
-	if want := (topicTraffic{Largest: sink.BatchBytes(large), Newest: at, Partition: 3}); tr != want {
+	tr.add(small)
+	tr.add(large)
+	if want := (topicTraffic{largest: sink.BatchBytes(large), newest: at, partition: 3}); tr != want {
 		t.Errorf("%+v, want %+v", tr, want)
 	}
-	tr.Add(&cdc.Record{Partition: -1, Time: at.Add(time.Hour)})
-	tr.Add(small)
-	if !tr.Keyless || !tr.Newest.Equal(at.Add(time.Hour)) {
+	tr.add(&cdc.Record{Partition: -1, Time: at.Add(time.Hour)})
+	tr.add(small)
+	if !tr.keyless || !tr.newest.Equal(at.Add(time.Hour)) {
 		t.Errorf("%+v", tr)
 	}
 }

@@ -62,8 +62,8 @@ func (c *kafkaCheck) topic(ctx context.Context, topic string, t topicTraffic) {
 	default:
 		c.add(name, OK, detail)
 	}
-	if t.Partition >= n {
-		c.add(name+" partitions", Warn, fmt.Sprintf("a row of the table asks for partition %d, and there are %d partitions: this row %s", t.Partition, n, fate(&c.cfg)),
+	if t.partition >= n {
+		c.add(name+" partitions", Warn, fmt.Sprintf("a row of the table asks for partition %d, and there are %d partitions: this row %s", t.partition, n, fate(&c.cfg)),
 			fix.Words("Correct the value that is placed as partition, or add partitions to "+topic+", which moves keys to other partitions."))
 	}
 	c.leaders(name, described)

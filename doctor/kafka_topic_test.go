@@ -39,16 +39,16 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 		{settings: "message.timestamp.before.max.ms=100000 message.timestamp.difference.max.ms=1000000000", want: "timestamps: warn: message.timestamp.before.max.ms is 1m40s", fix: "before"},
 		{settings: "message.timestamp.after.max.ms=59999", want: "timestamps: warn: message.timestamp.after.max.ms is 59.999s: if the database's clock", fix: change + "message.timestamp.after.max.ms=3600000"},
 		{settings: "message.timestamp.after.max.ms=60000"},
-		{settings: "message.timestamp.after.max.ms=3600000", traffic: topicTraffic{Newest: now.Add(time.Hour)}},
-		{settings: "message.timestamp.after.max.ms=3600000", traffic: topicTraffic{Newest: now.Add(time.Hour + time.Second)}, want: "timestamps: warn: a row of the table has the timestamp 2023-11-14T23:13:21Z", fix: "table.field.event.timestamp"},
+		{settings: "message.timestamp.after.max.ms=3600000", traffic: topicTraffic{newest: now.Add(time.Hour)}},
+		{settings: "message.timestamp.after.max.ms=3600000", traffic: topicTraffic{newest: now.Add(time.Hour + time.Second)}, want: "timestamps: warn: a row of the table has the timestamp 2023-11-14T23:13:21Z", fix: "table.field.event.timestamp"},
 		{settings: "unclean.leader.election.enable=true", want: "leader election: warn: unclean.leader.election.enable is true", fix: change + "unclean.leader.election.enable=false"},
 		{settings: "unclean.leader.election.enable=false"},
 		{settings: "compression.type=producer"},
 		{settings: "compression.type=snappy"},
 		{settings: "compression.type=gzip", want: "compression: warn: compression.type is gzip and walpost sends snappy", fix: change + "compression.type=producer"},
 		{settings: "compression.type=uncompressed", want: "compression: warn: compression.type is uncompressed and walpost sends snappy", fix: "producer"},
-		{settings: "max.message.bytes=1000", traffic: topicTraffic{Largest: 1000}},
-		{settings: "max.message.bytes=1000", traffic: topicTraffic{Largest: 1001}, want: "size: warn: the largest row of the table becomes a record of 1001 bytes, more than max.message.bytes, 1000: this record is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
+		{settings: "max.message.bytes=1000", traffic: topicTraffic{largest: 1000}},
+		{settings: "max.message.bytes=1000", traffic: topicTraffic{largest: 1001}, want: "size: warn: the largest row of the table becomes a record of 1001 bytes, more than max.message.bytes, 1000: this record is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
 		{settings: "cleanup.policy=delete retention.ms=604800000 retention.bytes=-1"},
 		{settings: "cleanup.policy=delete retention.ms=-1"},
 		{settings: "cleanup.policy=delete retention.ms=9223372036854775807"},
@@ -79,10 +79,10 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 
 func TestRecordsWithoutAKeyAreRefusedByACompactedTopic(t *testing.T) {
 	k := settled("snappy")
-	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "compact,delete"}, topicTraffic{Keyless: true})
+	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "compact,delete"}, topicTraffic{keyless: true})
 	has(t, lines(k.found), "topic t cleanup: warn", "topic t keys: warn: a row of the table has no key")
 	k = settled("snappy")
-	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "delete"}, topicTraffic{Keyless: true})
+	k.topicSettings("topic t", "t", map[string]string{"cleanup.policy": "delete"}, topicTraffic{keyless: true})
 	if len(k.found) > 0 {
 		t.Error(lines(k.found))
 	}
@@ -270,7 +270,7 @@ func TestCheckSaysHowTopicsComeToBe(t *testing.T) {
 		t.Run(is.name, func(t *testing.T) {
 			cfg := config(c.ListenAddrs())
 			cfg.Topics.Create = is.create
-			found := checkKafka(t.Context(), cfg, "walpost.checkpoints", "n", func() expectation { return expectation{Patterns: is.patterns} })
+			found := checkKafka(t.Context(), cfg, "walpost.checkpoints", "n", func() expectation { return expectation{patterns: is.patterns} })
 			has(t, lines(found), is.want)
 		})
 	}

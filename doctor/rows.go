@@ -179,7 +179,7 @@ func (s *sampler) read(ctx context.Context, i int, sel table.Selection) error {
 		case err != nil && s.bad == nil:
 			s.bad = err
 		case err == nil && ok && (known || len(s.topics) < sampleTopics):
-			traffic.Add(&rec)
+			traffic.add(&rec)
 			s.topics[rec.Topic] = traffic
 		}
 	}

@@ -308,7 +308,7 @@ func (j *judgement) publication(tableMissing bool) {
 	}
 	j.publishes(p)
 	what, names := "inserts into", make([]string, len(j.f.Tables))
-	if j.cfg.Updates() && p.Update {
+	if j.cfg.updates() && p.Update {
 		what = "inserts into and updates of"
 	}
 	for i := range j.f.Tables {

@@ -42,7 +42,7 @@ func (j *judgement) extras(p *pg.Publication) {
 	for _, o := range []struct {
 		on   bool
 		name string
-	}{{p.Update && !j.cfg.Updates(), "update"}, {p.Delete, "delete"}, {p.Truncate, "truncate"}} {
+	}{{p.Update && !j.cfg.updates(), "update"}, {p.Delete, "delete"}, {p.Truncate, "truncate"}} {
 		if o.on {
 			operations = append(operations, o.name)
 		}
@@ -82,7 +82,7 @@ func (j *judgement) publishLess(p *pg.Publication, setting string) fix.Fix {
 
 // leftOut warns of what a publication of the user's own does not publish.
 func (j *judgement) leftOut(p *pg.Publication) {
-	updates := j.cfg.Updates() && !p.Update
+	updates := j.cfg.updates() && !p.Update
 	for i := range j.f.Tables {
 		t := &j.f.Tables[i]
 		if !t.Exists() {

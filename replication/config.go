@@ -231,8 +231,8 @@ func (c *Config) Names() pg.Names {
 	return pg.Names{Slot: c.Slot, Publication: c.Publication, Tables: c.tables()}
 }
 
-// Updates says whether updates are wanted.
-func (c *Config) Updates() bool { return slices.Contains(c.Publish, "update") }
+// updates says whether updates are wanted.
+func (c *Config) updates() bool { return slices.Contains(c.Publish, "update") }
 
 // publishable is the configuration of a publication that Open makes. It publishes no updates if a table has no replica
 // identity, because the application's UPDATE of that table would fail.
@@ -249,7 +249,7 @@ func (c *Config) publishable(f *pg.Facts) *Config {
 
 // publishSetting is the publication's parameter publish.
 func (c *Config) publishSetting() string {
-	if c.Updates() {
+	if c.updates() {
 		return "publish = 'insert, update'"
 	}
 	return "publish = 'insert'"

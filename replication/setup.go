@@ -154,12 +154,12 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 	}
 	if opts.Publication {
 		what := "inserts only. "
-		if opts.Inserts && cfg.Updates() {
+		if opts.Inserts && cfg.updates() {
 			inserts := *cfg
 			inserts.Publish, cfg = []string{"insert"}, &inserts
 			what = "inserts only, because a table has no primary key:\nif updates were published, the application's UPDATE of the table would fail.\n"
 		}
-		if cfg.Updates() {
+		if cfg.updates() {
 			what = "inserts, and updates because an update can change a primary key. "
 		}
 		if len(cfg.tables()) == 0 {

@@ -59,8 +59,8 @@ func (c *ClaimCheck) validate(ps *conf.Problems) {
 	}
 }
 
-// ClaimHeader is the header of a record whose value is a claim: the key of the payload in the store.
-const ClaimHeader = "walpost.claim"
+// claimHeader is the header of a record whose value is a claim: the key of the payload in the store.
+const claimHeader = "walpost.claim"
 
 // claim replaces a large value by a claim.
 func (c *ClaimCheck) claim(rec *cdc.Record) {
@@ -70,5 +70,5 @@ func (c *ClaimCheck) claim(rec *cdc.Record) {
 	of := claim.Of(rec.Value)
 	rec.Claim = &cdc.Claim{Key: of.Key, Payload: rec.Value, Size: len(rec.Value)}
 	rec.Value = of.Value()
-	rec.Headers = append(rec.Headers, cdc.Header{Key: ClaimHeader, Value: []byte(of.Key)})
+	rec.Headers = append(rec.Headers, cdc.Header{Key: claimHeader, Value: []byte(of.Key)})
 }

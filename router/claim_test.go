@@ -43,7 +43,7 @@ func TestALargeValueBecomesAClaim(t *testing.T) {
 			t.Fatalf("%s: %s %+v", converter, got.Value, got.Claim)
 		}
 		last := got.Headers[len(got.Headers)-1]
-		if last.Key != ClaimHeader || string(last.Value) != want.Key || len(got.Headers) != len(plain.Headers)+1 {
+		if last.Key != claimHeader || string(last.Value) != want.Key || len(got.Headers) != len(plain.Headers)+1 {
 			t.Errorf("%v", got.Headers)
 		}
 		if !bytes.Equal(got.Value, again.Value) || got.Size() <= plain.Size() {

@@ -38,11 +38,11 @@ type healthReader interface {
 func (m *Monitor) Run(ctx context.Context, reader healthReader, observe func(s Status, limits Config), log *slog.Logger) {
 	defer reader.Close()
 	log = cmp.Or(log, slog.Default())
-	tick := time.NewTicker(m.Config().Interval)
+	tick := time.NewTicker(m.config().Interval)
 	defer tick.Stop()
 	failures := 0
 	for {
-		h, err := reader.Read(ctx, m.Config().WALDiskSize > 0)
+		h, err := reader.Read(ctx, m.config().WALDiskSize > 0)
 		if ctx.Err() != nil {
 			return
 		}
@@ -56,7 +56,7 @@ func (m *Monitor) Run(ctx context.Context, reader healthReader, observe func(s S
 			failures = 0
 		}
 		if err == nil && observe != nil {
-			observe(m.Status(time.Now(), time.Time{}), m.Config())
+			observe(m.Status(time.Now(), time.Time{}), m.config())
 		}
 		select {
 		case <-ctx.Done():
@@ -66,8 +66,8 @@ func (m *Monitor) Run(ctx context.Context, reader healthReader, observe func(s S
 	}
 }
 
-// Config is how the Monitor judges the slot now.
-func (m *Monitor) Config() Config {
+// config is how the Monitor judges the slot now.
+func (m *Monitor) config() Config {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.cfg

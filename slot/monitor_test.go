@@ -92,7 +92,7 @@ func TestLimitsChangeWhileTheMonitorRuns(t *testing.T) {
 		m.add(Health{Slot: "s", At: time.Now(), Exists: true, RetainedBytes: 5 << 30, WALStatus: "extended", WALDirBytes: 6 << 30}, nil)
 		s := m.Status(time.Now(), time.Time{})
 		for range tripAfter {
-			b.Observe(s, m.Config())
+			b.Observe(s, m.config())
 		}
 		return s.Severity, b.Status().State
 	}
@@ -110,7 +110,7 @@ func TestLimitsChangeWhileTheMonitorRuns(t *testing.T) {
 	if s := m.Status(time.Now(), time.Time{}); severity != Critical || s.Limit != ByDisk || state != BreakerArmed {
 		t.Errorf("above, on a full disk: %s by %q, %s", severity, s.Limit, state)
 	}
-	if got := m.Config(); got.Interval != cfg.Interval || got.Breaker != BreakerAlert || b.Status().Action != BreakerAlert {
+	if got := m.config(); got.Interval != cfg.Interval || got.Breaker != BreakerAlert || b.Status().Action != BreakerAlert {
 		t.Errorf("%+v", got)
 	}
 }

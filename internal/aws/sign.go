@@ -33,7 +33,7 @@ func Presign(c Credentials, service, region, host string, query url.Values, now 
 		signed.Set("X-Amz-Security-Token", c.SessionToken)
 	}
 	empty := sha256.Sum256(nil) // of the body
-	signed.Set("X-Amz-Signature", sign(c, scope, stamp, "GET\n/\n"+Encode(signed)+"\nhost:"+host+"\n\nhost\n"+hex.EncodeToString(empty[:])))
+	signed.Set("X-Amz-Signature", sign(c, scope, stamp, "GET\n/\n"+encode(signed)+"\nhost:"+host+"\n\nhost\n"+hex.EncodeToString(empty[:])))
 	return signed
 }
 
@@ -49,14 +49,14 @@ func sign(c Credentials, scope, stamp, request string) string {
 	return hex.EncodeToString(key)
 }
 
-// Encode writes a query as AWS signs it.
-func Encode(query url.Values) string { return strings.ReplaceAll(query.Encode(), "+", "%20") }
+// encode writes a query as AWS signs it.
+func encode(query url.Values) string { return strings.ReplaceAll(query.Encode(), "+", "%20") }
 
 // RDSToken is a password for a role with rds_iam, for 15 minutes: RDS looks at it only during the login. address is the
 // endpoint of the database as host:port, because the signature covers it.
 func RDSToken(c Credentials, region, address, user string, now time.Time) string {
 	query := url.Values{"Action": {"connect"}, "DBUser": {user}}
-	return address + "/?" + Encode(Presign(c, "rds-db", region, address, query, now, 15*time.Minute))
+	return address + "/?" + encode(Presign(c, "rds-db", region, address, query, now, 15*time.Minute))
 }
 
 var (

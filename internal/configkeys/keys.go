@@ -62,7 +62,7 @@ type sources struct {
 // below describes the keys of a section, or of the items of a list.
 func (s sources) below(k *Key, path string) error {
 	section := k.Value
-	if k.Kind == Sections || k.Off() {
+	if k.Kind == Sections || k.off() {
 		section = reflect.New(section.Type().Elem()).Elem()
 	}
 	for f := range conf.Fields(section, path) {
@@ -174,8 +174,8 @@ func kindOf(t reflect.Type) Kind {
 	}
 }
 
-// Off reports whether the key is a section that is off by default.
-func (k *Key) Off() bool { return k.Value.Kind() == reflect.Pointer }
+// off reports whether the key is a section that is off by default.
+func (k *Key) off() bool { return k.Value.Kind() == reflect.Pointer }
 
 // Min and Max are the bounds, or "".
 func (k *Key) Min() string { return k.Tag.Get("min") }

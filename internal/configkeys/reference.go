@@ -70,14 +70,14 @@ func (k *Key) unset() bool {
 // facts are what the value can be, the default, and whether a running walpost takes a new value. A default shows its kind.
 func (k *Key) facts() string {
 	var facts []string
-	switch set := k.Kind != Section && !k.unset() && !k.Off(); {
+	switch set := k.Kind != Section && !k.unset() && !k.off(); {
 	case !set || k.words() != "":
 		facts = append(facts, k.kind())
 	case k.Has("min"):
 		facts = append(facts, strings.TrimPrefix(k.kind(), string(k.Kind)+" "))
 	}
 	switch {
-	case k.Off():
+	case k.off():
 		facts = append(facts, "off by default")
 	case k.Kind != Section && !k.unset():
 		facts = append(facts, "default `"+short(conf.Plain(k.Value))+"`")

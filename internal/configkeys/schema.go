@@ -39,7 +39,7 @@ func (k *Key) section() object {
 		keys[below.Name] = below.schema()
 	}
 	types := []string{"object", "null"}
-	if k.Kind == Sections || k.Off() { // only a section that is there by default may be without a value
+	if k.Kind == Sections || k.off() { // only a section that is there by default may be without a value
 		types = types[:1]
 	}
 	return object{"description": k.description(), "type": types, "properties": keys, "additionalProperties": false}

@@ -25,11 +25,11 @@ const (
 
 const maxTime = 253_402_300_799_999 // the last millisecond of the year 9999
 
-// DecodeConsumed is Decode for the dead letter topic of consumers. A letter of a relay is foreign there.
+// decodeConsumed is Decode for the dead letter topic of consumers. A letter of a relay is foreign there.
 //
 // The letter of a consumer is the message, with its headers before the consumer's own. The consumer has removed the message's
 // headers with the names of its own.
-func DecodeConsumed(rec *kgo.Record) (*Letter, *Mark, error) {
+func decodeConsumed(rec *kgo.Record) (*Letter, *Mark, error) {
 	l, m, err := Decode(rec)
 	switch {
 	case l != nil:

@@ -37,7 +37,7 @@ func consumed(offset int64, more ...string) *kgo.Record {
 func TestAMessageComesBackFromTheLetterOfItsConsumer(t *testing.T) {
 	rec := consumed(17, hStack, "main.pay()", hStart, "position:orders/3/5@1")
 	rec.Headers = append([]kgo.RecordHeader{{Key: "null", Value: nil}}, rec.Headers...)
-	l, m, err := DecodeConsumed(rec)
+	l, m, err := decodeConsumed(rec)
 	if err != nil || m != nil {
 		t.Fatal(m, err)
 	}
@@ -65,7 +65,7 @@ func TestAMessageComesBackFromTheLetterOfItsConsumer(t *testing.T) {
 
 func TestATokenNamesAMessageForAGroup(t *testing.T) {
 	token := func(rec *kgo.Record) string {
-		l, _, err := DecodeConsumed(rec)
+		l, _, err := decodeConsumed(rec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,17 +136,17 @@ func TestOtherRecordsAreForeignInTheTopicOfConsumers(t *testing.T) {
 		"no headers": {Value: []byte("v")}, "a message that was sent back": consumed(1, hReason, "-", hTopic, "-", hPartition, "-", hOffset, "-"),
 		"a relay's letter": stored(relays, 0, 0), "no group": consumed(1, hGroup, "-"),
 	} {
-		if l, m, err := DecodeConsumed(rec); !errors.Is(err, ErrForeign) {
+		if l, m, err := decodeConsumed(rec); !errors.Is(err, ErrForeign) {
 			t.Errorf("%s: %v %v %v", name, l, m, err)
 		}
 	}
 	for name, rec := range map[string]*kgo.Record{"partition": consumed(1, hPartition, "x"), "offset": consumed(-1), "attempts": consumed(1, hAttempts, "many")} {
-		if _, _, err := DecodeConsumed(rec); err == nil || errors.Is(err, ErrForeign) {
+		if _, _, err := decodeConsumed(rec); err == nil || errors.Is(err, ErrForeign) {
 			t.Errorf("a wrong %s: %v", name, err)
 		}
 	}
 	for _, garbage := range []string{"-1", "99999999999999999", "soon"} {
-		if l, _, err := DecodeConsumed(consumed(1, hTime, garbage)); err != nil || !l.CommitTime.Equal(committed) {
+		if l, _, err := decodeConsumed(consumed(1, hTime, garbage)); err != nil || !l.CommitTime.Equal(committed) {
 			t.Errorf("a time of %s: %v", garbage, err)
 		}
 	}
@@ -154,7 +154,7 @@ func TestOtherRecordsAreForeignInTheTopicOfConsumers(t *testing.T) {
 
 func TestTheTopicOfConsumersSaysWhatIsOpen(t *testing.T) {
 	mark := func(rec *kgo.Record, state State) *kgo.Record {
-		l, _, err := DecodeConsumed(rec)
+		l, _, err := decodeConsumed(rec)
 		if err != nil {
 			t.Fatal(err)
 		}

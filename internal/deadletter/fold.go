@@ -117,7 +117,7 @@ func NewConsumedFold() Fold { return Fold{consumed: true} }
 // Decode reads a record of the topic.
 func (f *Fold) Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 	if f.consumed {
-		return DecodeConsumed(rec)
+		return decodeConsumed(rec)
 	}
 	return Decode(rec)
 }

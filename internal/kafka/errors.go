@@ -45,8 +45,8 @@ func Reason(topic string, err error) error {
 	return fmt.Errorf("topic %s: %w", topic, err)
 }
 
-// Retry spaces out the attempts to reach the brokers.
-var Retry = backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+// retry spaces out the attempts to reach the brokers.
+var retry = backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 
 // Backoff is how many attempts in a row have failed. Set it to zero after a success.
 type Backoff int
@@ -54,7 +54,7 @@ type Backoff int
 // Next counts another failure, and returns how long to wait.
 func (b *Backoff) Next() time.Duration {
 	*b++
-	return Retry.Pause(int(*b))
+	return retry.Pause(int(*b))
 }
 
 // Sleep counts another failure, and waits. It returns false if ctx has ended.

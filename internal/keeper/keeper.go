@@ -147,7 +147,7 @@ func (k *Keeper) Start(c Command) (pid int, err error) {
 	if k.server.running() {
 		return 0, fmt.Errorf("start %s: another server is still running", c.Path)
 	}
-	log, err := os.OpenFile(k.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(k.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", c.Path, err)
 	}
@@ -276,12 +276,12 @@ func (k *Keeper) End(s syscall.Signal, timeout time.Duration) error {
 	}
 }
 
-// Log returns the file with the messages of all servers.
-func (k *Keeper) Log() string { return filepath.Join(k.folder, "log") }
+// log returns the file with the messages of all servers.
+func (k *Keeper) log() string { return filepath.Join(k.folder, "log") }
 
 // Said returns the last messages of the server since its last start.
 func (k *Keeper) Said() string {
-	b, err := os.ReadFile(k.Log())
+	b, err := os.ReadFile(k.log())
 	if err != nil {
 		return err.Error()
 	}

@@ -14,8 +14,8 @@ const (
 	StateNoRight          = "42501"
 	StateAdminShutdown    = "57P01"
 	StateCannotConnectNow = "57P03"
-	StateBadEncoding      = "22021" // character_not_in_repertoire: a text that is not valid in the client's encoding
-	StateNoConversion     = "22P05" // untranslatable_character
+	stateBadEncoding      = "22021" // character_not_in_repertoire: a text that is not valid in the client's encoding
+	stateNoConversion     = "22P05" // untranslatable_character
 	StateDuplicate        = "42710"
 	StateNotUnique        = "23505" // made by another session between the look for it and the insert into the catalog
 	StateCheck            = "23514" // a row breaks a constraint, also that of a default partition
@@ -24,7 +24,7 @@ const (
 )
 
 // NotUTF8 reports whether the server could not give a text as UTF-8. In a database with the encoding SQL_ASCII a text may be any bytes.
-func NotUTF8(code string) bool { return code == StateBadEncoding || code == StateNoConversion }
+func NotUTF8(code string) bool { return code == stateBadEncoding || code == stateNoConversion }
 
 // RepairText says how to repair such a text.
 const RepairText = "A text value cannot be converted to UTF-8. In a database with the encoding SQL_ASCII, a text value may contain any bytes. Repair the row in the table (UPDATE)."

@@ -20,11 +20,11 @@ type Format struct {
 
 // List is the select list.
 func (f *Format) List() string {
-	return strings.Join(append([]string{Columns(f.Relation), f.Time}, f.More...), ", ")
+	return strings.Join(append([]string{columns(f.Relation), f.Time}, f.More...), ", ")
 }
 
-// Columns is the select list of the relation's columns.
-func Columns(rel *cdc.Relation) string {
+// columns is the select list of the relation's columns.
+func columns(rel *cdc.Relation) string {
 	names := make([]string, len(rel.Columns))
 	for i := range rel.Columns {
 		names[i] = "t." + pgname.QuoteIdent(rel.Columns[i].Name)

@@ -19,7 +19,7 @@ import (
 // An Order is how rows of a table are sorted. If one transaction wrote two rows, and the order does not tell them apart, the row
 // that was written first comes first (by command, then by place).
 type Order struct {
-	By     OrderBy
+	By     orderBy
 	Column string // for ByColumn and BySize
 }
 
@@ -32,13 +32,13 @@ func AsWritten(column string) Order {
 	return Order{By: ByColumn, Column: column}
 }
 
-// OrderBy says what an Order goes by.
-type OrderBy uint8
+// orderBy says what an Order goes by.
+type orderBy uint8
 
 // What rows can be ordered by.
 const (
 	// Unordered rows come as the table holds them.
-	Unordered OrderBy = iota
+	Unordered orderBy = iota
 	// ByCommit is by the commit times that the server keeps; rows from before it kept them come first.
 	ByCommit
 	// ByColumn is by a column, such as an identity. That is the commit order only if the writers of one key wait for each other.
@@ -409,7 +409,7 @@ func (t *Table) Unplaced(ctx context.Context, sel Selection, key string) (string
 // HasEqual reports whether two rows of the table are equal in all published columns.
 func (t *Table) HasEqual(ctx context.Context) (bool, error) {
 	found, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look for equal rows of "+t.String(), // as text, because json cannot be compared
-		"SELECT EXISTS (SELECT FROM "+t.from()+" WHERE "+t.kept()+" GROUP BY ROW("+Columns(t.Relation)+")::text HAVING count(*) > 1) AS found")
+		"SELECT EXISTS (SELECT FROM "+t.from()+" WHERE "+t.kept()+" GROUP BY ROW("+columns(t.Relation)+")::text HAVING count(*) > 1) AS found")
 	return found.Found, err
 }
 

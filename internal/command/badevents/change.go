@@ -75,7 +75,7 @@ func Open(ctx context.Context, cfg Config) (*Topics, error) {
 		}
 	}
 	if err == nil {
-		err = errors.Join(t.Dead.Owned(), t.Parked.Owned())
+		err = errors.Join(t.Dead.owned(), t.Parked.owned())
 	} else {
 		err = t.dials.Explain(err)
 	}

@@ -59,8 +59,8 @@ func newParkedRelay(name string) *parkedRelay {
 	return r
 }
 
-// Owned returns an error if the topic has records, and none of them is walpost's.
-func (p *Parked) Owned() error {
+// owned returns an error if the topic has records, and none of them is walpost's.
+func (p *Parked) owned() error {
 	if nobody := p.relays[""]; len(p.relays) == 1 && nobody != nil && nobody.backlog.Foreign > 0 && nobody.backlog.Damaged == 0 {
 		return p.notOurs(nobody.backlog.Foreign, "parking_topic")
 	}

@@ -135,8 +135,8 @@ func (l *log) notOurs(foreign int, option string) error {
 		"Set delivery."+option+" to the topic that walpost run writes to. For the dead letters of a consumer, pass --dead-letter-topic.")
 }
 
-// Owned returns an error if the topic has records, and none of them is walpost's.
-func (l *Letters) Owned() error {
+// owned returns an error if the topic has records, and none of them is walpost's.
+func (l *Letters) owned() error {
 	f := &l.Fold
 	switch {
 	case f.Foreign == 0 || f.Damaged > 0 || f.Newest != "" || len(f.Entries()) > 0:

@@ -36,8 +36,8 @@ func (p *Policies) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Of returns the policy of a reason.
-func (p Policies) Of(reason cdc.Reason) string {
+// of returns the policy of a reason.
+func (p Policies) of(reason cdc.Reason) string {
 	return cmp.Or(p[string(reason)], p[DefaultPolicy], PolicyHalt)
 }
 
@@ -83,7 +83,7 @@ func (p *Poison) policy(reason cdc.Reason, topic string) string {
 	if reason == "" || topic != "" && (topic == p.Topic || topic == p.ParkingTopic) {
 		return PolicyHalt
 	}
-	return p.Policies.Of(reason)
+	return p.Policies.of(reason)
 }
 
 // IsTopic reports whether a topic is the dead letter topic. What it refuses is a letter.

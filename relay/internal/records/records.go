@@ -17,7 +17,7 @@ func Newest(ctx context.Context, store Store, name, loss string) (s checkpoint.S
 		return s, nil
 	}
 	if err != nil {
-		return s, Waitable(fmt.Errorf("read checkpoint: %w", err))
+		return s, waitable(fmt.Errorf("read checkpoint: %w", err))
 	}
 	return checkpoint.Read(name, values)
 }

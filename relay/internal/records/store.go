@@ -79,9 +79,9 @@ type StoreError struct{ error }
 
 func (e StoreError) Unwrap() error { return e.error }
 
-// Waitable makes err, an error of the store, one that is waited out, unless err says otherwise by
+// waitable makes err, an error of the store, one that is waited out, unless err says otherwise by
 // its behaviour.
-func Waitable(err error) error {
+func waitable(err error) error {
 	err = StoreError{err}
 	if fault.NeedsPerson(err) || fault.Misconfigured(err) || fault.Retryable(err) {
 		return err
@@ -102,7 +102,7 @@ func Save(ctx context.Context, store Store, rec *checkpoint.Record, value []byte
 // SaveWaiting is Save without a limit.
 func SaveWaiting(ctx context.Context, store Store, rec *checkpoint.Record, value []byte) error {
 	if err := store.Save(ctx, rec.HolderKey(), value); err != nil {
-		return Waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))
+		return waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))
 	}
 	return nil
 }

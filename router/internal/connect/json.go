@@ -172,7 +172,7 @@ func (c *jsonConverter) appendLogical(dst []byte, s *Schema, v any) ([]byte, err
 			return dst, errShape(s, v)
 		}
 		if c.o.NumericDecimals {
-			return u.Append(dst), nil
+			return u.append(dst), nil
 		}
 		scale, err := decimalScale(s)
 		if err != nil {

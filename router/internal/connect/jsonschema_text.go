@@ -260,7 +260,7 @@ func (p *jsonSchemaPrinter) decimal(f float64, text string) error {
 		}
 		u.Scale -= int32(n)
 	}
-	p.out = u.Append(p.out)
+	p.out = u.append(p.out)
 	return nil
 }
 

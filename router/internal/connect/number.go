@@ -113,10 +113,10 @@ func positional(dst []byte, start int) []byte {
 
 // String is java.math.BigDecimal.toString. It has an exponent if the scale is negative, or if more
 // than five zeros would follow the point.
-func (u *Unscaled) String() string { return string(u.Append(nil)) }
+func (u *Unscaled) String() string { return string(u.append(nil)) }
 
-// Append appends the text of String to dst.
-func (u *Unscaled) Append(dst []byte) []byte {
+// append appends the text of String to dst.
+func (u *Unscaled) append(dst []byte) []byte {
 	start := len(dst)
 	dst = u.Value.Append(dst, 10)
 	if u.Scale == 0 {

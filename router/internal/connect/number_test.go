@@ -137,7 +137,7 @@ func TestDecimalsAppendToWhatIsThere(t *testing.T) {
 		want     string
 	}{{-12345, 2, "-123.45"}, {5, 7, "5E-7"}, {5, 6, "0.000005"}, {-5, 6, "-0.000005"}, {0, 2, "0.00"}, {0, 7, "0E-7"}, {12, -3, "1.2E+4"}, {1, -1, "1E+1"}, {0, 0, "0"}} {
 		u := &Unscaled{Value: big.NewInt(c.unscaled), Scale: c.scale}
-		if got := string(u.Append([]byte("-1."))); got != "-1."+c.want {
+		if got := string(u.append([]byte("-1."))); got != "-1."+c.want {
 			t.Errorf("%d with scale %d: %s, want -1.%s", c.unscaled, c.scale, got, c.want)
 		}
 	}

@@ -86,7 +86,7 @@ func (st *style) append(dst []byte, s *Schema, v any, parent *Schema, embedded b
 	case bool:
 		return strconv.AppendBool(dst, v), nil
 	case *Unscaled:
-		return v.Append(dst), nil
+		return v.append(dst), nil
 	case []any:
 		switch {
 		case s.Type == Array:

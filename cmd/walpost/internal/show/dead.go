@@ -106,18 +106,18 @@ func BadEventOf(e *walpost.BadEvent) BadEvent {
 	return row
 }
 
-// A DeadDetail is all that is known of an event, for programs.
-type DeadDetail struct {
+// A deadDetail is all that is known of an event, for programs.
+type deadDetail struct {
 	BadEvent
 	Form     deadletter.Form `json:"form"`
-	Letters  []DeadStep      `json:"history"`
-	Headers  []Header        `json:"headers"`
+	Letters  []deadStep      `json:"history"`
+	Headers  []header        `json:"headers"`
 	Value    *string         `json:"value"`
 	ValueB64 *string         `json:"value_base64,omitempty"`
 }
 
-// A DeadStep is a letter or a mark.
-type DeadStep struct {
+// A deadStep is a letter or a mark.
+type deadStep struct {
 	Partition int32      `json:"partition"`
 	Offset    int64      `json:"offset"`
 	What      string     `json:"what"` // letter, or the state of a mark; release and drop are requests to the relay
@@ -131,10 +131,10 @@ type DeadStep struct {
 }
 
 // DeadDetailOf is e for programs, with its history and the content of its newest letter.
-func DeadDetailOf(e *walpost.BadEvent, steps []badevents.Step, value []byte, headers []cdc.Header) *DeadDetail {
-	d := &DeadDetail{BadEvent: BadEventOf(e), Letters: []DeadStep{}, Headers: headersOf(headers)}
+func DeadDetailOf(e *walpost.BadEvent, steps []badevents.Step, value []byte, headers []cdc.Header) *deadDetail {
+	d := &deadDetail{BadEvent: BadEventOf(e), Letters: []deadStep{}, Headers: headersOf(headers)}
 	for _, s := range steps {
-		step := DeadStep{Partition: s.At.Partition, Offset: s.At.Offset, What: "letter"}
+		step := deadStep{Partition: s.At.Partition, Offset: s.At.Offset, What: "letter"}
 		if l := s.Letter; l != nil {
 			step.Attempts, step.Reason, step.Error, step.Stack, step.Version = l.Attempts, l.Reason, l.Error, l.Stack, l.Version
 			d.Form = s.Form
@@ -171,7 +171,7 @@ func deadMeaning(e *walpost.BadEvent) (text string, open bool) {
 }
 
 // Dead is all that is known of an event. value is its value, or its row.
-func Dead(e *walpost.BadEvent, d *DeadDetail, value []byte) string {
+func Dead(e *walpost.BadEvent, d *deadDetail, value []byte) string {
 	var b strings.Builder
 	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
 	line("token", e.Token)

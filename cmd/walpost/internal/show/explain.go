@@ -56,7 +56,7 @@ type recordJSON struct {
 	TimestampFrom string    `json:"timestamp_from"`
 	Key           *string   `json:"key"`
 	KeyB64        *string   `json:"key_base64,omitempty"`
-	Headers       []Header  `json:"headers"`
+	Headers       []header  `json:"headers"`
 	Value         *string   `json:"value"`
 	ValueB64      *string   `json:"value_base64,omitempty"`
 }

@@ -62,19 +62,19 @@ func shown(b []byte) string {
 	return "(quoted) " + strconv.Quote(s)
 }
 
-// A Header is a header of a record, for programs.
-type Header struct {
+// A header is a header of a record, for programs.
+type header struct {
 	Key      string  `json:"key"`
 	Value    *string `json:"value"`
 	ValueB64 *string `json:"value_base64,omitempty"`
 }
 
 // headersOf are headers for programs. A list without headers is empty, and not null.
-func headersOf(headers []cdc.Header) []Header {
-	all := []Header{}
+func headersOf(headers []cdc.Header) []header {
+	all := []header{}
 	for _, h := range headers {
 		text, b64 := textOrBase64(h.Value)
-		all = append(all, Header{Key: h.Key, Value: text, ValueB64: b64})
+		all = append(all, header{Key: h.Key, Value: text, ValueB64: b64})
 	}
 	return all
 }

@@ -46,11 +46,11 @@ func Relation(oid int, columns ...string) []byte {
 
 // Insert inserts a row of texts.
 func Insert(oid int, values ...string) []byte {
-	return Tuple(append(U32([]byte{'I'}, oid), 'N'), values...)
+	return tuple(append(U32([]byte{'I'}, oid), 'N'), values...)
 }
 
-// Tuple appends a row of texts.
-func Tuple(b []byte, values ...string) []byte {
+// tuple appends a row of texts.
+func tuple(b []byte, values ...string) []byte {
 	b = U16(b, len(values))
 	for _, v := range values {
 		b = append(U32(append(b, 't'), len(v)), v...)
