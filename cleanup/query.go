@@ -96,7 +96,8 @@ func (c *Cleaner) keeps(t *pg.TableFacts) (string, error) {
 	if c.cfg.Mode != DropPartitions {
 		c.note("the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)")
 	}
-	return fmt.Sprintf("(coalesce(t.%s::text, '') = ANY (%s::text[])) IS TRUE", pgname.QuoteIdent(id), array(c.kept)), nil
+	// A cast to text isn't what the server sends: it takes the padding off a char(n), for example.
+	return fmt.Sprintf("format('%%s', t.%s) = ANY (%s::text[])", pgname.QuoteIdent(id), array(c.kept)), nil
 }
 
 // array is the literal of an array, for SQL that adds the type.
