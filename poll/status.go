@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/age"
-	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -39,27 +38,19 @@ type Blocker struct {
 
 // String names the transaction for people.
 func (b *Blocker) String() string {
+	session := pg.Session{PID: b.PID, Application: b.Application, Database: b.Database, State: b.State}
 	if b.Prepared != "" {
-		return fmt.Sprintf("prepared transaction %q of database %s (id %d)", b.Prepared, b.Database, b.XID)
+		return fmt.Sprintf("prepared transaction %s (id %d)%s", b.Prepared, b.XID, session)
 	}
-	text := fmt.Sprintf("transaction %d of server process %d", b.XID, b.PID)
-	for _, more := range []struct{ what, text string }{{"application", b.Application}, {"database", b.Database}, {"state", b.State}} {
-		if more.text != "" {
-			text += ", " + more.what + " " + more.text
-		}
-	}
-	return text
+	return fmt.Sprintf("transaction %d%s", b.XID, session)
 }
 
 // End is the SQL that ends the transaction.
 func (b *Blocker) End() string {
-	switch {
-	case b.Prepared != "":
-		return "ROLLBACK PREPARED " + pgname.QuoteLiteral(b.Prepared) + ";"
-	case b.PID != 0:
-		return fmt.Sprintf("SELECT pg_terminate_backend(%d);", b.PID)
+	if b.Prepared != "" {
+		return pg.EndPreparedSQL(b.Prepared, b.Database)
 	}
-	return ""
+	return pg.EndSQL(b.PID)
 }
 
 // Status returns what is known now. Any goroutine may call it.

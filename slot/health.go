@@ -6,10 +6,10 @@
 package slot
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // Health is a slot at one moment, as SQL shows it: how much WAL it holds, and why. The tags are the names of /api/status.
@@ -120,21 +120,11 @@ func (b *Blocker) String() string {
 	if b.Name != "" {
 		text += " " + b.Name
 	}
-	if b.PID != 0 {
-		text += fmt.Sprintf(" of pid %d", b.PID)
+	session := pg.Session{PID: b.PID, User: b.User, Application: b.Application, Database: b.Database, State: b.State}
+	if b.Kind == BlockedByPrepared {
+		session.State = "" // the kind tells it
 	}
-	switch {
-	case b.User != "" && b.Application != "":
-		text += fmt.Sprintf(" (%s, %s)", b.User, b.Application)
-	case b.User != "":
-		text += " (" + b.User + ")"
-	}
-	if b.Database != "" {
-		text += " in " + b.Database
-	}
-	if b.State != "" && b.Kind != BlockedByPrepared {
-		text += ", " + b.State
-	}
+	text += session.String()
 	if b.Age > 0 {
 		text += ", for " + b.Age.Round(time.Second).String()
 	}

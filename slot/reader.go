@@ -3,7 +3,6 @@ package slot
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -194,14 +193,14 @@ func (r *Reader) describe(row *blockerRow, seen map[string]sighting, h *Health) 
 	}
 	switch row.Kind {
 	case BlockedByPrepared:
-		b.End = fmt.Sprintf("ROLLBACK PREPARED %s; -- in database %s, or COMMIT PREPARED", strings.TrimSpace(pgname.QuoteLiteral(row.Name)), pgname.QuoteIdent(row.Database))
+		b.End = pg.EndPreparedSQL(row.Name, row.Database)
 	case BlockedBySlot:
 		b.End = fmt.Sprintf("SELECT pg_drop_replication_slot(%s); -- only if nobody needs it: its reader loses all events that it has not read", pgname.QuoteLiteral(row.Name))
 		if row.PID != 0 {
 			b.End += fmt.Sprintf("; first end its reader, pid %d", row.PID)
 		}
 	case BlockedByTransaction:
-		b.End = fmt.Sprintf("SELECT pg_terminate_backend(%d);", row.PID)
+		b.End = pg.EndSQL(row.PID)
 	}
 	return b
 }
