@@ -9,8 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -28,8 +31,9 @@ type Run struct {
 	Reach func(ctx context.Context) error
 	// TryStore writes to the store of records.claim_check; nil without one.
 	TryStore func(ctx context.Context) error
-	// Postgres replaces checkPostgres for a source that has no slot; nil otherwise.
-	Postgres func(ctx context.Context) []Finding
+	// Postgres replaces checkPostgres for a source that has no slot; nil otherwise. It calls more with the
+	// server and the table, because what a cleanup needs does not depend on the source.
+	Postgres func(ctx context.Context, more func(context.Context, *pgconn.PgConn, *pg.Facts) []Finding) []Finding
 	// Checkpoint is the topic of the checkpoints, or empty.
 	Checkpoint string
 	Rows       table.Source // the tables' rows
@@ -56,7 +60,9 @@ func Check(ctx context.Context, run Run) []Finding {
 	})
 	all.Go(func() {
 		if run.Postgres != nil {
-			database = run.Postgres(ctx)
+			database = run.Postgres(ctx, func(ctx context.Context, conn *pgconn.PgConn, f *pg.Facts) []Finding {
+				return checkCleanup(ctx, conn, run.Source.Config(), f)
+			})
 		} else {
 			database = checkPostgres(ctx, run.Source.Config(), examineWithin, walPause)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/lib/pgname"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/replication"
 )
 
 // cleanedTable is what the one who removes old rows (package cleanup) needs of a table.
@@ -37,6 +38,26 @@ func cleanedQuery(oids []string) string {
  (SELECT json_agg(l.oid::regclass::text ORDER BY l.oid::regclass::text) FROM pg_inherits i JOIN pg_class l ON l.oid = i.inhrelid
    WHERE i.inhparent = c.oid AND NOT (l.relkind = 'r' AND l.relpersistence = 'p')) AS unplain
  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN (` + strings.Join(oids, ", ") + `)`
+}
+
+// checkCleanup is what checkPostgres finds of the cleanup, for tables that no slot reads.
+func checkCleanup(ctx context.Context, conn *pgconn.PgConn, cfg *replication.Config, f *pg.Facts) []Finding {
+	if !cfg.Outbox.Cleans() || f.Server.Version < pg.MinVersion {
+		return nil
+	}
+	polled := *cfg
+	polled.Publication = "" // one may exist, and says nothing about what is polled
+	x := &examination{cfg: &polled, f: f, List: condition.List{Side: Postgres, Provider: f.Server.Provider}}
+	var err error
+	if x.settings, err = pg.Row[settings](ctx, conn, "read the settings", settingsQuery("")); err == nil {
+		err = x.readCleanup(ctx, conn)
+	}
+	if err != nil {
+		x.Warn("settings", nil, "%s", err)
+	}
+	x.sessions()
+	x.cleanup()
+	return x.Found
 }
 
 // readCleanup reads what a cleanup needs, if there is to be one.

@@ -38,7 +38,7 @@ func TestThePolledTableIsExamined(t *testing.T) {
 		server.Exec(t, dsn, "CREATE TABLE outbox (id text, key text, payload text, at timestamptz, seq bigint GENERATED ALWAYS AS IDENTITY)", c.sql)
 		server.Exec(t, dsn, set.SetupSQL(nil))
 		var warnings string
-		for _, f := range set.Check(t.Context()) {
+		for _, f := range set.Check(t.Context(), nil) {
 			if f.Verdict != condition.OK {
 				warnings += f.Why + "\n"
 			}
@@ -71,7 +71,7 @@ func TestTheIndexOfTransactionsIsDemanded(t *testing.T) {
 	} {
 		server.Exec(t, dsn, "CREATE INDEX other ON outbox "+c.index)
 		var fixes string
-		for _, f := range set.Check(t.Context()) {
+		for _, f := range set.Check(t.Context(), nil) {
 			if f.Verdict == condition.Fail {
 				fixes += f.Fix.Text(f.Provider)
 			}

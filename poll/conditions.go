@@ -43,8 +43,9 @@ type Facts struct {
 // checkWithin bounds Check: one connection, which may try several hosts, and some short questions.
 const checkWithin = 30 * time.Second
 
-// Check looks at every condition in the database. It is what walpost check shows.
-func (s *Settings) Check(ctx context.Context) []condition.Finding {
+// Check looks at every condition in the database. It is what walpost check shows. more, which may be nil,
+// finds what does not concern polling.
+func (s *Settings) Check(ctx context.Context, more func(context.Context, *pgconn.PgConn, *pg.Facts) []condition.Finding) []condition.Finding {
 	ctx, cancel := context.WithTimeout(ctx, checkWithin)
 	defer cancel()
 	l := condition.List{Side: condition.Postgres}
@@ -60,7 +61,11 @@ func (s *Settings) Check(ctx context.Context) []condition.Finding {
 		l.Fail("catalog", fix.ByWords(fault.Hint(err)), "%s", err)
 		return l.Found
 	}
-	return append(l.Found, s.Conditions(f)...)
+	l.Found = append(l.Found, s.Conditions(f)...)
+	if more != nil {
+		l.Found = append(l.Found, more(ctx, conn, &pg.Facts{Server: f.Server, Tables: []pg.TableFacts{f.Table}})...)
+	}
+	return l.Found
 }
 
 // Describe reads the facts.
