@@ -101,18 +101,21 @@ func (r *Relay) checkPolling(run *doctor.Run) {
 
 // pollSetup is what SetupSQL prints for a source that polls. If run is true, it makes what poll.Apply makes.
 func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, made bool, why, err error) {
-	set, table := r.polling(), ""
+	set, outbox, table := r.polling(), r.source.Config(), ""
+	connected, exists := "", false // exists is of the role that is to have the rights
 	conn, why := set.DB.ConnectSQL(ctx)
 	var f *poll.Facts
 	if why == nil {
 		defer pg.Close(conn)
-		if f, why = set.Describe(ctx, conn); why == nil && !f.Table.Exists() {
-			f = nil
+		if f, why = set.Describe(ctx, conn); why == nil {
+			connected, exists = f.Server.Role, true
+			if !f.Table.Exists() {
+				f = nil
+			}
 		}
 	}
 	if f == nil {
-		outbox := *r.source.Config()
-		table = replication.SetupSQL(outbox, replication.SetupOptions{Tables: []pgname.Table{set.Table}}) + "\n"
+		table = replication.SetupSQL(*outbox, replication.SetupOptions{Tables: []pgname.Table{set.Table}}) + "\n"
 	}
 	rights := ""
 	if role := r.cfg.SetupRole; role != "" {
@@ -122,14 +125,27 @@ func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, made bool,
 				return "", false, nil, err
 			}
 		}
-		rights = set.MissingRights(has, role)
+		rights, exists = set.MissingRights(has, role), has.Exists
+	}
+	cleaner := cmp.Or(r.cfg.SetupRole, connected, replication.FullSetup(*outbox).Role)
+	asked := conn
+	if !exists {
+		asked = nil
+	}
+	cleaning, index, err := outbox.CleanupSQL(ctx, asked, cleaner, f == nil)
+	if err != nil {
+		return "", false, nil, err
 	}
 	if run && why == nil {
-		if made, err = set.Apply(ctx, conn, f, table, rights); err != nil {
+		after := rights
+		if cleaner != connected { // a role cannot give itself a right, and has all rights on its own tables
+			after += cleaning
+		}
+		if made, err = set.Apply(ctx, conn, f, table, after); err != nil {
 			err = pg.Classify(fmt.Errorf("create what polling needs: %w", err))
 		}
 	}
-	return table + set.SetupSQL(f) + rights, made, why, err
+	return table + set.SetupSQL(f) + rights + cleaning + index, made, why, err
 }
 
 // applyPolling makes what polling needs, and returns what it made.

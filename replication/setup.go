@@ -101,9 +101,11 @@ type statement struct {
 
 // SetupSQL is the SQL that makes what opts want, with comments, in the order in which it must run. It ends with the slot,
 // which must be made in a transaction of its own after the publication is committed.
-func SetupSQL(cfg Config, opts SetupOptions) string {
+func SetupSQL(cfg Config, opts SetupOptions) string { return text(statements(&cfg, opts)) }
+
+func text(all []statement) string {
 	var b strings.Builder
-	for i, s := range statements(&cfg, opts) {
+	for i, s := range all {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
@@ -205,7 +207,7 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 	}
 	if its != nil {
 		opts.AlterRole = opts.AlterRole || !its.Server.Super && !its.Server.Replication && !its.Server.Managed
-		if opts.Cleans, err = s.cfg.uncleaned(ctx, sql); err != nil {
+		if opts.Cleans, err = s.cfg.uncleaned(ctx, sql, opts.Role); err != nil {
 			return opts, nil, err
 		}
 	} else if s.cfg.Outbox.Cleans() {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -79,15 +80,36 @@ Each partition of a partitioned table needs this grant, too: walpost check names
 	return all
 }
 
-// uncleaned is which of the tables lack what the one who removes old rows needs.
-func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []pgname.Table, err error) {
+// CleanupSQL is the part of SetupSQL about the cleanup, for a table that no slot reads: "" if the role lacks nothing. apart must run
+// outside a transaction with other statements. A nil sql knows nothing of the role, which then lacks everything. fresh says that the
+// setup makes the table.
+func (c *Config) CleanupSQL(ctx context.Context, sql *pgconn.PgConn, role string, fresh bool) (together, apart string, err error) {
+	var tables []pgname.Table
+	if sql != nil {
+		tables, err = c.uncleaned(ctx, sql, role)
+	} else if c.Outbox.Cleans() {
+		tables = c.tables()
+	}
+	for _, t := range tables {
+		all := cleans(t, &c.Outbox, pgname.QuoteIdent(role), role, fresh)
+		n := slices.IndexFunc(all, func(s statement) bool { return s.apart })
+		if n < 0 {
+			n = len(all)
+		}
+		together, apart = together+text(all[:n]), apart+text(all[n:])
+	}
+	return together, apart, err
+}
+
+// uncleaned is for which of the tables the role lacks what it needs to remove old rows.
+func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn, role string) (tables []pgname.Table, err error) {
 	if !c.Outbox.Cleans() {
 		return nil, nil
 	}
 	for _, t := range c.tables() {
-		may, err := pg.MayClean(ctx, sql, t, c.Outbox.Owns)
+		may, err := pg.MayClean(ctx, sql, role, t, c.Outbox.Owns)
 		if err == nil && may && c.Outbox.Archives {
-			may, err = pg.MayInsert(ctx, sql, t.Archive(c.Outbox.ArchiveTable))
+			may, err = pg.MayInsert(ctx, sql, role, t.Archive(c.Outbox.ArchiveTable))
 		}
 		if err != nil {
 			return nil, err

@@ -89,20 +89,20 @@ BEGIN
 END $$;`, pgname.QuoteIdent(t.Schema), pgname.QuoteIdent(role), t.SQL(), pgname.QuoteLiteral(t.SQL()), pgname.QuoteLiteral(role))
 }
 
-// MayClean reports whether the present role may remove old rows of a table: as its owner, or by deleting them.
-func MayClean(ctx context.Context, sql *pgconn.PgConn, t pgname.Table, owns bool) (bool, error) {
+// MayClean reports whether a role may remove old rows of a table: as its owner, or by deleting them.
+func MayClean(ctx context.Context, sql *pgconn.PgConn, role string, t pgname.Table, owns bool) (bool, error) {
 	found, err := Rows[struct{ May bool }](ctx, sql, "look at the privileges on "+t.String(), fmt.Sprintf(
-		`SELECT CASE WHEN %v THEN pg_has_role(c.relowner, 'USAGE') AND has_schema_privilege(c.relnamespace, 'CREATE')
-  AND NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = c.oid AND NOT pg_has_role(p.relowner, 'USAGE'))
- ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'DELETE') AND has_any_column_privilege(c.oid, 'UPDATE') END AS may
- FROM pg_class c WHERE c.oid = to_regclass(%s)`, owns, pgname.QuoteLiteral(t.SQL())))
+		`SELECT CASE WHEN %v THEN pg_has_role(r.oid, c.relowner, 'USAGE') AND has_schema_privilege(r.oid, c.relnamespace, 'CREATE')
+  AND NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = c.oid AND NOT pg_has_role(r.oid, p.relowner, 'USAGE'))
+ ELSE has_table_privilege(r.oid, c.oid, 'SELECT') AND has_table_privilege(r.oid, c.oid, 'DELETE') AND has_any_column_privilege(r.oid, c.oid, 'UPDATE') END AS may
+ FROM pg_class c, pg_roles r WHERE c.oid = to_regclass(%s) AND r.rolname = %s`, owns, pgname.QuoteLiteral(t.SQL()), pgname.QuoteLiteral(role)))
 	return len(found) > 0 && found[0].May, err
 }
 
-// MayInsert reports whether a table exists and the present role may insert into it. The role may lack rights on
+// MayInsert reports whether a table exists and a role may insert into it. The present role may lack rights on
 // the schema.
-func MayInsert(ctx context.Context, sql *pgconn.PgConn, t pgname.Table) (bool, error) {
-	found, err := Rows[struct{ May bool }](ctx, sql, "look at the privileges on "+t.String(), `SELECT has_schema_privilege(relnamespace, 'USAGE') AND has_table_privilege(oid, 'INSERT') AS may
- FROM pg_class WHERE oid = `+t.OID())
+func MayInsert(ctx context.Context, sql *pgconn.PgConn, role string, t pgname.Table) (bool, error) {
+	found, err := Rows[struct{ May bool }](ctx, sql, "look at the privileges on "+t.String(), `SELECT has_schema_privilege(r.oid, c.relnamespace, 'USAGE') AND has_table_privilege(r.oid, c.oid, 'INSERT') AS may
+ FROM pg_class c, pg_roles r WHERE c.oid = `+t.OID()+" AND r.rolname = "+pgname.QuoteLiteral(role))
 	return len(found) > 0 && found[0].May, err
 }
