@@ -145,9 +145,9 @@ func (c *kafkaCheck) ask(ctx context.Context, rows []string, checkpoint string) 
 }
 
 // known is a topic that was asked for. It is nil if there was no answer, or if no topic can have the name; then there is a finding.
-func (c *kafkaCheck) known(name, topic, rename string) *kafka.Topic {
+func (c *kafkaCheck) known(name, topic string, rename fix.Words) *kafka.Topic {
 	if err := topicname.Check(topic); err != nil {
-		c.add(name, Fail, err.Error(), fix.Words(rename))
+		c.add(name, Fail, err.Error(), rename)
 	} else if c.topicsErr != nil {
 		c.add(name, Fail, "the brokers do not answer: "+errorLine(c.topicsErr))
 	}

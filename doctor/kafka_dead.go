@@ -68,7 +68,8 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 // ownTopic describes a topic of walpost's own. If the topic does not exist and is used, ownTopic says whether it could be created
 // with the settings. It returns nil if there is no topic to judge. refused is why the brokers refuse the settings.
 func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool, settings statelog.Settings) (t *kafka.Topic, refused error) {
-	switch t = c.known(name, topic, "Change the name of the topic in the configuration."); {
+	const rename = "Change the name of the topic in the configuration."
+	switch t = c.known(name, topic, rename); {
 	case t == nil:
 	case t.Err == nil:
 		c.leaders(name, t)
@@ -76,7 +77,7 @@ func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool
 	case !used:
 	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 		made, refused, err := settings.Create(ctx, c.cl, topic, true)
-		if c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: settings[0]}, made, err) {
+		if c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: settings[0]}, rename, made, err) {
 			c.add(name, OK, "the topic is missing and will be created"+with(made))
 			return nil, refused
 		}

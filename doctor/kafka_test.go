@@ -96,6 +96,12 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 	cfg.Topics.ReplicationFactor = 7
 	has(t, looked(t, cfg, map[string]topicTraffic{"absent": {}}, ""), "topic absent: FAIL: the topic is missing and cannot be created: INVALID_REPLICATION_FACTOR",
 		"--create --topic absent --replication-factor 7")
+	// A topic whose name collides with another one's ("a.b" and "a_b") cannot be created by hand either.
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.InvalidTopicException, Count: -1})
+	got = looked(t, cfg, map[string]topicTraffic{"absent": {}}, "new")
+	has(t, got, "topic absent: FAIL: the topic is missing and cannot be created: INVALID_TOPIC_EXCEPTION", "\tfix Change router.route.topic.replacement or the value that it uses.\n",
+		"checkpoint topic new: FAIL: the topic is missing and cannot be created: INVALID_TOPIC_EXCEPTION", "\tfix Change the name of the topic in the configuration.\n")
+	hasNot(t, got, "--create")
 }
 
 // Of the addresses in kafka.brokers one that answers is enough; of the brokers of the cluster each is needed.

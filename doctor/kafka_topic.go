@@ -19,8 +19,9 @@ import (
 
 // topic judges one topic that records go to.
 func (c *kafkaCheck) topic(ctx context.Context, topic string, t topicTraffic) {
+	const rename = "Change router.route.topic.replacement or the value that it uses."
 	name := "topic " + topic
-	described := c.known(name, topic, "Change router.route.topic.replacement or the value that it uses.")
+	described := c.known(name, topic, rename)
 	switch {
 	case described == nil:
 		return
@@ -29,7 +30,7 @@ func (c *kafkaCheck) topic(ctx context.Context, topic string, t topicTraffic) {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		made, err := how.Create(ctx, c.cl, true)
-		if c.creatable(name, how, made, err) {
+		if c.creatable(name, how, rename, made, err) {
 			c.add(name, OK, "the topic is missing and will be created (kafka.topics.create)"+with(made))
 			if made := settingsOf(made); len(made) > 0 {
 				c.topicSettings(name, topic, made, t)
@@ -210,11 +211,15 @@ func (c *kafkaCheck) leaders(name string, t *kafka.Topic) {
 	}
 }
 
-// creatable judges whether the brokers would create a topic, by their answer, and the replicas that it would have.
-func (c *kafkaCheck) creatable(name string, how kafka.NewTopic, made kadm.CreateTopicResponse, err error) bool {
+// creatable judges whether the brokers would create a topic, by their answer, and the replicas that it would have. rename is what to do
+// where no topic can have the name.
+func (c *kafkaCheck) creatable(name string, how kafka.NewTopic, rename fix.Words, made kadm.CreateTopicResponse, err error) bool {
 	if err != nil {
 		steps := fix.Fix{c.fixes.create(how)}
-		if kafka.Denied(err) {
+		switch {
+		case errors.Is(err, kerr.InvalidTopicException): // such as a name that collides with another topic's
+			steps = fix.Fix{rename}
+		case kafka.Denied(err):
 			steps = append(steps, fix.Words("Or let walpost create the topic:"), c.fixes.grant(how.Name, "Create"))
 		}
 		c.add(name, Fail, "the topic is missing and cannot be created: "+errorLine(err), steps...)
