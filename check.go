@@ -143,14 +143,15 @@ func (f *foreseen) among(found []Finding) []Finding {
 	found = append(found, f.remembered()...)
 	own := Finding{Side: doctor.Postgres, Name: "checkpoint", Verdict: OK}
 	switch {
-	case errors.As(f.err, new(*condition.Finding)) || errors.As(f.err, new(*statelog.LostRecords)):
+	case errors.As(f.err, new(*statelog.LostRecords)):
 		return found // the doctor reports it
-	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err) || fault.Hint(f.err) != "" && !fault.Retryable(f.err):
+	case !errors.As(f.err, new(*condition.Finding)) && (fault.NeedsPerson(f.err) || fault.Misconfigured(f.err) || fault.Hint(f.err) != "" && !fault.Retryable(f.err)):
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))
-	case f.err != nil && failed:
-		return found // the report fails anyway
 	case f.err != nil:
-		own.Verdict, own.Why = Warn, "walpost check cannot know whether the checkpoint fits the slot: "+f.err.Error()
+		own.Verdict, own.Why = Warn, "not checked: whether the checkpoint fits the slot, and whether an event halted the relay"
+		if !failed { // otherwise, the doctor says why
+			own.Why += ": " + f.err.Error()
+		}
 		own.Fix = fix.ByWords("If this relay has run before, fix the cause and run walpost check again, before you create or drop a slot.")
 	case f.Record != nil && f.Found.SlotFound.Exists:
 		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.Position)

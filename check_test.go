@@ -11,6 +11,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/doctor"
+	"github.com/walpost/walpost/internal/condition"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/relay"
 )
@@ -63,6 +64,28 @@ func TestCheckSaysThatACopyIsNotFinished(t *testing.T) {
 	f := foreseen{Forecast: relay.Forecast{Record: rec}}
 	if found := f.among(nil); len(found) != 1 || !strings.Contains(found[0].Why, "an unfinished copy of rows") {
 		t.Errorf("%+v", found)
+	}
+}
+
+// Whoever looks for the token of a halt must see that nobody looked for it.
+func TestCheckSaysThatTheCheckpointIsNotChecked(t *testing.T) {
+	bad := Finding{Side: doctor.Postgres, Name: "columns of public.outbox", Verdict: Fail, Why: "it has no column payload", Need: condition.Misconfigured}
+	for name, c := range map[string]struct {
+		err   error
+		found []Finding
+		why   string // behind what is not checked
+	}{
+		"a start refuses the table": {bad.Fault(false), []Finding{bad}, ""},
+		"the store is down":         {errors.New("read the checkpoint: refused"), []Finding{{Side: doctor.Kafka, Name: "broker", Verdict: Fail}}, ""},
+		"only the checkpoint fails": {errors.New("read the checkpoint: refused"), nil, ": read the checkpoint: refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := (&foreseen{err: c.err}).among(c.found)
+			if f := found[0]; len(found) != 1+len(c.found) || f.Name != "checkpoint" || f.Verdict != Warn || f.FixText() == "" ||
+				f.Why != "not checked: whether the checkpoint fits the slot, and whether an event halted the relay"+c.why {
+				t.Errorf("%+v", found)
+			}
+		})
 	}
 }
 

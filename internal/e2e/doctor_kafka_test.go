@@ -149,6 +149,9 @@ func TestDoctorReportsOneSideWhileTheOtherIsDown(t *testing.T) {
 					t.Errorf("brokers that cannot be reached tell of topics:\n%s", d.text)
 				}
 			}
+			if c.dsn != "" || c.at != "" {
+				d.want(t, "postgres", "checkpoint", "warn", "not checked: ")
+			}
 			if fails := d.Counts["FAIL"]; fails != map[bool]int{true: 0, false: 1}[c.dsn == ""]+map[bool]int{true: 0, false: 1}[c.at == ""] {
 				t.Errorf("%d fail:\n%s", fails, d.text)
 			}
