@@ -177,7 +177,7 @@ var refusals = []struct {
 	},
 	{
 		name: "a missing column", sql: []string{outboxTable, "ALTER TABLE outbox DROP COLUMN payload"},
-		error: "public.outbox does not fit the configuration: there is no column payload", behaves: "config", hint: "table.field.event",
+		error: "public.outbox does not fit the configuration: there is no column payload", behaves: "config",
 	},
 	{
 		name: "a table that does not fit", sql: []string{outboxTable},

@@ -57,7 +57,7 @@ func TestSetupInEachStateOfADatabase(t *testing.T) {
 		{name: "a table of another case", sql: []string{`CREATE TABLE "Outbox" (id int)`}, made: "table Outbox", err: `fail table public.outbox does not exist, but public."Outbox" does`, hint: "source.table", sqls: "!CREATE"},
 		{name: "a table that fits", sql: []string{outboxTable}, made: publication, says: "publication walpost"},
 		{name: "a table that fits, and rows", sql: []string{outboxTable, insertRow}, made: publication, says: "publication walpost"},
-		{name: "a table that does not fit", sql: []string{unfit}, made: table, err: "config there is no column aggregate_id", hint: "ALTER TABLE", sqls: "!PUBLICATION"},
+		{name: "a table that does not fit", sql: []string{unfit}, made: table, err: "config there is no column aggregate_id", sqls: "!PUBLICATION"},
 		{name: "a table that does not fit, and a slot is wanted", sql: []string{unfit}, set: func(w *world) { w.cfg.Outbox.Slot = true }, made: table, err: "config there is no column aggregate_id", sqls: "!slot"},
 		{name: "a view", sql: []string{"CREATE VIEW outbox AS SELECT 1 AS id"}, made: "", err: "fail is a view", sqls: "!PUBLICATION"},
 		{name: "a publication", sql: []string{outboxTable, publicationForOutbox}, made: publication},

@@ -2,6 +2,8 @@ package router
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
@@ -56,6 +58,21 @@ func (e *configError) Error() string { return "table " + e.table + ": " + conf.L
 
 // Misconfigured is true: see package fault.
 func (e *configError) Misconfigured() bool { return true }
+
+// Hint says which change of the configuration or of the table helps against each problem.
+func (e *ConfigError) Hint() string {
+	var hints []string
+	for i, p := range e.Problems {
+		hint := (&RowError{Problems: e.Problems[i:]}).Hint()
+		if p.Rule == ColumnExists {
+			hint = "Set " + p.Option + " to an existing column of the table, or add the column to the table."
+		}
+		if !slices.Contains(hints, hint) {
+			hints = append(hints, hint)
+		}
+	}
+	return strings.Join(hints, " ")
+}
 
 // A RowError says why a row cannot be routed. A person must change the row or the configuration.
 type RowError struct {

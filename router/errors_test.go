@@ -8,6 +8,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/fault"
 )
 
 func TestARowErrorNamesRuleOptionColumnAndValue(t *testing.T) {
@@ -99,6 +100,15 @@ func TestAConfigErrorHasAllProblems(t *testing.T) {
 	}
 	if want := []Rule{ColumnType, ColumnExists, ColumnChosen}; !slices.Equal(rules, want) {
 		t.Errorf("rules %q, want %q", rules, want)
+	}
+	cfg = DefaultConfig()
+	cfg.AdditionalPlacement = "gone:header,lost:header:was"
+	if r, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Needs(table("id uuid", "aggregate_type text", "aggregatetype text", "aggregate_id text", "payload text"))
+	if want := "Name one of the two columns in router.route.by.field. Set router.table.fields.additional.placement to an existing column of the table, or add the column to the table."; fault.Hint(err) != want {
+		t.Errorf("the hint of %v is %q, want %q", err, fault.Hint(err), want)
 	}
 }
 

@@ -3,7 +3,6 @@
 package condition
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -195,10 +194,9 @@ func (l *List) Table(need Need, t *pg.TableFacts, database string, missing fix.F
 // the table has; fits is false if needs refuses the table. The table can lack a column that needs names: see Router.Needs.
 func (l *List) Columns(t *pg.TableFacts, needs func(*cdc.Relation) ([]string, error)) (wanted []string, fits bool) {
 	name := "columns of " + t.Table.String()
-	mapped := "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + t.Table.SQL() + "."
 	wanted, err := needs(t.Relation)
 	if err != nil {
-		l.Unmet(Misconfigured, name, fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err)
+		l.Unmet(Misconfigured, name, fix.ByWords(fault.Hint(err)), "%s does not fit the configuration: %s", t.Table, err)
 		return nil, false
 	}
 	wanted = slices.DeleteFunc(wanted, func(c string) bool {
