@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -372,7 +373,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 	case j.foreign(): // slot says why it cannot be read
 	case j.known():
 		j.lose(name, fix.ByWords("If another relay uses slot "+j.cfg.Slot+", set source.slot to a name that only this relay uses. "+
-			"Otherwise it is not enough to create the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, j.f.Server.Role, j.cfg.tableless())+
+			"Otherwise it is not enough to create the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, cmp.Or(j.cfg.Outbox.Role, j.f.Server.Role), j.cfg.tableless())+
 			" If walpost has never run, drop the slot, and walpost run creates both."),
 			"publication %s does not exist, but slot %s does: what was written without the publication can no longer be read",
 			j.cfg.Publication, j.cfg.Slot)

@@ -97,6 +97,20 @@ func TestConditionsOfAStream(t *testing.T) {
 	}
 }
 
+// Setup by an administrator advises for the role that walpost runs as.
+func TestAMissingPublicationIsForTheRoleOfTheSetup(t *testing.T) {
+	for outbox, want := range map[string]string{"": "--role=postgres ", "relay": "--role=relay "} {
+		cfg := valid()
+		cfg.Outbox.Role = outbox
+		found := cfg.Conditions(&ipg.Facts{
+			Server: ipg.Server{Version: 170000, Database: "shop", Role: "postgres"}, Slot: &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop"},
+		}, false)
+		if i := slices.IndexFunc(found, func(f condition.Finding) bool { return f.Name == "publication" }); i < 0 || !strings.Contains(found[i].FixText(), want) {
+			t.Errorf("role %q: %+v", outbox, found)
+		}
+	}
+}
+
 // source.failover asks for what the server may not have. What is printed works on this server.
 func TestASlotThatIsToSurviveAFailover(t *testing.T) {
 	exists := &ipg.Slot{Type: "logical", Plugin: "pgoutput", Confirmed: 1}

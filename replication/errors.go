@@ -82,7 +82,7 @@ func recoverGone(tableless bool) string {
 // the publication in recover if it may: a role that setup made may not.
 func recoverWithout(slot, maker string, tableless bool) string {
 	if maker != "" {
-		maker = " If role " + pgname.QuoteIdent(maker) + " may not create the publication, run this with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+maker, "--apply") + " ."
+		maker = " If role " + pgname.QuoteIdent(maker) + " may not create the publication, run this as an administrator: " + fault.SetupCommand(maker) + " ."
 	}
 	drop := "Drop the slot: SELECT pg_drop_replication_slot(" + pgname.QuoteLiteral(slot) + ");" + maker
 	if tableless {

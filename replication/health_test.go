@@ -144,7 +144,7 @@ func TestRightsThatAreMissingAreNamed(t *testing.T) {
 		w.cfg.DSN = conf.Secret(strings.Replace(string(w.cfg.DSN), "/"+w.cfg.Slot, "/no_such_database", 1))
 		expect("fail", "no_such_database", "source.dsn")
 		w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", "no_such_role@", 1))
-		expect("fail", "no_such_role", `Check that role "no_such_role" exists and may log in. To create role "no_such_role", or to grant what it lacks, run setup with the DSN of an administrator (--dsn): walpost setup --role=no_such_role --apply`)
+		expect("fail", "no_such_role", `Check that role "no_such_role" exists and may log in. To create role "no_such_role", or to grant what it lacks, run setup as an administrator: walpost setup --role=no_such_role --apply --dsn "<DSN of an administrator>"`)
 		w.cfg.DSN = "host=127.0.0.1 port=1 user=u password=geheim dbname=x"
 		expect("retry", "refused", "")
 		if _, err := w.open(w.source(), true, false); strings.Contains(err.Error(), "geheim") {

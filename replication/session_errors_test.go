@@ -53,7 +53,7 @@ func TestAnyErrorOfTheServerEndsTheStream(t *testing.T) {
 			if c.person && fault.Hint(err) == "" {
 				t.Errorf("%v: no hint", err)
 			}
-			if setup := strings.Contains(fault.Hint(err), "walpost setup --role=walpost --apply . Then run walpost recover"); setup != (c.name == "publication" || c.name == "rows are skipped") {
+			if setup := strings.Contains(fault.Hint(err), "walpost setup --role=walpost --apply --dsn \"<DSN of an administrator>\" . Then run walpost recover"); setup != (c.name == "publication" || c.name == "rows are skipped") {
 				t.Errorf("%v: the hint is %s", err, fault.Hint(err))
 			}
 			if _, again := s.Next(t.Context(), time.Second); !errors.Is(again, err) {

@@ -292,7 +292,7 @@ func TestSetupByARoleThatMayNotMakesNothing(t *testing.T) {
 	t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
 	w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", role+"@", 1))
 	said, err := w.source().Apply(t.Context())
-	want := []string{"ALTER ROLE \"" + role + "\" LOGIN REPLICATION;", "with the DSN of an administrator (--dsn): walpost setup --role=" + role + " --apply"}
+	want := []string{"ALTER ROLE \"" + role + "\" LOGIN REPLICATION;", "run setup as an administrator: walpost setup --role=" + role + ` --apply --dsn "<DSN of an administrator>"`}
 	if len(said) > 0 || err == nil || !strings.Contains(err.Error(), "nothing was changed") || slices.ContainsFunc(want, func(s string) bool { return !strings.Contains(fault.Hint(err), s) }) {
 		t.Errorf("said %v, %v (%s)", said, err, fault.Hint(err))
 	}

@@ -281,9 +281,26 @@ func TestAHintRepeatsTheOptions(t *testing.T) {
 			t.Fatal(err)
 		}
 		none := func(string) (string, bool) { return "", false }
-		if got := given(cmd.Flags(), cmd.Flag("config").Value.String(), none); got != want {
+		if got, _ := given(cmd.Flags(), cmd.Flag("config").Value.String(), none); got != want {
 			t.Errorf("%q gives %q, must be %q", args, got, want)
 		}
+	}
+}
+
+// What an administrator runs has no DSN of walpost's role, and what the role runs has none of an administrator.
+func TestAHintLeavesOutTheDSNOfAnotherRole(t *testing.T) {
+	none := func(string) (string, bool) { return "", false }
+	options := []string{"--dsn", "postgres://postgres@h/shop", "--table", "public.outbox"}
+	check, setup := checkCommand(), setupCommand()
+	if err := errors.Join(check.Flags().Parse(options), setup.Flags().Parse(append(options, "--role", "walpost"))); err != nil {
+		t.Fatal(err)
+	}
+	const want = "--config w.yaml --table=public.outbox"
+	if _, got := given(check.Flags(), "w.yaml", none); got != want {
+		t.Errorf("check, for an administrator: %q, must be %q", got, want)
+	}
+	if got, admin := given(setup.Flags(), "w.yaml", none); got != want || admin != want {
+		t.Errorf("setup --role: %q, and for an administrator %q, must be %q", got, admin, want)
 	}
 }
 
@@ -303,7 +320,7 @@ func TestAHintRepeatsWhichRelayTheEnvironmentNames(t *testing.T) {
 	}
 	want := `--config /etc/walpost.yaml --table=public.outbox --slot=orders --name='it'\''s' ` +
 		`--checkpoint-store=file --checkpoint-topic=checkpoints --checkpoint-path='/var/lib/my position'`
-	if got := given(cmd.Flags(), namedFile(cmd.Flags()), os.LookupEnv); got != want {
+	if got, _ := given(cmd.Flags(), namedFile(cmd.Flags()), os.LookupEnv); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

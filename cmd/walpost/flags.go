@@ -149,9 +149,10 @@ func namedFile(flags *pflag.FlagSet) string {
 var identity = []string{"table", "slot", "publication", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path"}
 
 // given repeats, for a shell, how the command line says what to relay, and which relay the environment names. A DSN with a password
-// is left to the environment.
-func given(flags *pflag.FlagSet, file string, env func(string) (string, bool)) string {
+// is left to the environment. An administrator's DSN, which --role shows, is not repeated for walpost's role.
+func given(flags *pflag.FlagSet, file string, env func(string) (string, bool)) (all, withoutDSN string) {
 	var words []string
+	at := -1 // the place of the DSN in words
 	if file != "" {
 		words = append(words, "--config "+show.ShellWord(file))
 	}
@@ -167,6 +168,7 @@ func given(flags *pflag.FlagSet, file string, env func(string) (string, bool)) s
 			if safe, ok := pg.Printable(dsn); ok && safe == dsn {
 				word = show.ShellWord(dsn)
 			}
+			at = len(words)
 			words = append(words, "--dsn "+word)
 		default:
 			words = append(words, "--"+s.flag+"="+show.ShellWord(flags.Lookup(s.flag).Value.String()))
@@ -175,7 +177,15 @@ func given(flags *pflag.FlagSet, file string, env func(string) (string, bool)) s
 	if f := flags.Lookup(deadTopicFlag); f != nil && f.Changed {
 		words = append(words, "--"+f.Name+"="+show.ShellWord(f.Value.String()))
 	}
-	return strings.Join(words, " ")
+	all = strings.Join(words, " ")
+	if at < 0 {
+		return all, all
+	}
+	withoutDSN = strings.Join(slices.Delete(words, at, at+1), " ")
+	if role := flags.Lookup("role"); role != nil && role.Changed {
+		return withoutDSN, withoutDSN
+	}
+	return all, withoutDSN
 }
 
 // overrides are the values of the environment and of the flags. A flag goes over a variable. The variable of a DSN stays before

@@ -5,19 +5,29 @@ import (
 	"sync/atomic"
 )
 
-var options atomic.Pointer[string]
+// options are those of this program: all, and those without the DSN.
+var options atomic.Pointer[[2]string]
 
 // SetOptions sets the options of this program, as words of a shell: --config walpost.yaml. Hints
-// repeat them in the commands that they advise, so that a reader can paste a command. A program
-// that uses walpost as a library has no such options.
-func SetOptions(words string) { options.Store(&words) }
+// repeat them in the commands that they advise, so that a reader can paste a command. withoutDSN
+// are those for another role. A program that uses walpost as a library has no such options.
+func SetOptions(words, withoutDSN string) { options.Store(&[2]string{words, withoutDSN}) }
 
 // Command is a walpost command for a hint, with the options of this program. A hint puts a space or
 // its own end behind the command, so that it can be pasted.
 func Command(words ...string) string {
 	text := "walpost " + strings.Join(words, " ")
-	if o := options.Load(); o != nil && *o != "" {
-		text += " " + *o
+	if o := options.Load(); o != nil && o[0] != "" {
+		text += " " + o[0]
+	}
+	return text
+}
+
+// SetupCommand is the walpost command with which an administrator makes what a role lacks.
+func SetupCommand(role string) string {
+	text := `walpost setup --role=` + role + ` --apply --dsn "<DSN of an administrator>"`
+	if o := options.Load(); o != nil && o[1] != "" {
+		text += " " + o[1]
 	}
 	return text
 }

@@ -229,7 +229,7 @@ func ReplicationRightHint(user string) string {
 
 // SetupHint says how to make a role, or what it lacks. It ends with a command.
 func SetupHint(user string) string {
-	return "To create role " + pgname.QuoteIdent(user) + ", or to grant what it lacks, run setup with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+user, "--apply")
+	return "To create role " + pgname.QuoteIdent(user) + ", or to grant what it lacks, run setup as an administrator: " + fault.SetupCommand(user)
 }
 
 // Classify gives an error of a running connection its behaviour.

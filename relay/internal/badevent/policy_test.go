@@ -51,8 +51,8 @@ func TestTheHaltOfThePageIsThatOfAnEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fault.SetOptions("--config walpost.yaml")
-	defer fault.SetOptions("")
+	fault.SetOptions("--config walpost.yaml", "")
+	defer fault.SetOptions("", "")
 	problem := router.Problem{Option: "router.route.by.field", Rule: router.ValueSet, Message: "column aggregate_type is NULL, and the topic comes from it"}
 	e := &Event{
 		EventID: "00000000-0000-0000-0000-000000000003", Table: &cdc.Relation{Schema: "public", Name: "outbox"}, Commit: 0x16B3840, Row: 1,
