@@ -1,6 +1,7 @@
 package statuspage
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -174,6 +175,7 @@ func TestWhatIsWrongWithTheAccessIsSaid(t *testing.T) {
 	_, _, other := ca.Pair("b")
 	for want, cfg := range map[string]Config{
 		"":                                     {Username: "u", Password: "p", TLS: &TLS{cert, key}},
+		"http.listen: must be host:port with ": {Listen: ":96400"},
 		"http: must have both username and pa": {Username: "u"},
 		"http: must have both username and p":  {PasswordFile: key},
 		"http.username: must be without a col": {Username: "u:v", Password: "p"},
@@ -181,7 +183,7 @@ func TestWhatIsWrongWithTheAccessIsSaid(t *testing.T) {
 		"http.tls: must have both cert_file a": {TLS: &TLS{CertFile: cert}},
 		"http.tls.cert_file: with http.tls.ke": {TLS: &TLS{cert, other}},
 	} {
-		cfg.Listen = "127.0.0.1:0"
+		cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:0")
 		var found conf.Problems
 		cfg.Validate(&found)
 		if text := found.Error(); len(found) != min(len(want), 1) || !strings.HasPrefix(text, want) {

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,8 +65,12 @@ func (c Config) Off() bool { return c.Listen == "" || c.Listen == "off" }
 // Validate adds what is wrong.
 func (c Config) Validate(found *conf.Problems) {
 	if !c.Off() {
-		if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-			found.Add("http.listen", conf.MustBe, "host:port, or off", c.Listen)
+		_, port, err := net.SplitHostPort(c.Listen)
+		if err == nil {
+			_, err = net.LookupPort("tcp", port) // as net.Listen does
+		}
+		if err != nil {
+			found.Add("http.listen", conf.MustBe, "host:port with a port up to 65535, or off", c.Listen)
 		}
 	}
 	c.validateAccess(found)
@@ -128,7 +133,11 @@ func (s *Server) Serve(relay Relay, log *slog.Logger) (addr string, stop func(),
 	s.metrics.MustRegister(newCollector(relay))
 	l, err := net.Listen("tcp", s.cfg.Listen)
 	if err != nil {
-		return "", nil, fault.WithHint(fmt.Errorf("http.listen: %w", err),
+		err = fmt.Errorf("http.listen: %w", err)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return "", nil, err
+		}
+		return "", nil, fault.WithHint(err,
 			"another process uses the address, for example a halted walpost that waits for halt_linger: stop that process first. Or choose another address with http.listen or --http, or switch the HTTP server off with --http off")
 	}
 	past := &history{}

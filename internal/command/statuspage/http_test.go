@@ -319,6 +319,10 @@ func TestAddressInUseIsSaid(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "http.listen: ") || !strings.Contains(fault.Hint(err), "a halted walpost that waits for halt_linger: stop that process first") {
 		t.Errorf("a second server on %s: %v: %q", addr, err, fault.Hint(err))
 	}
+	const elsewhere = "192.0.2.1:0" // no address of this machine
+	if _, _, err = New(Config{Listen: elsewhere}, Build{}).Serve(busy(), slog.New(slog.DiscardHandler)); err == nil || fault.Hint(err) != "" {
+		t.Errorf("a server on %s: %v: %q", elsewhere, err, fault.Hint(err))
+	}
 }
 
 // Each state has its words on the page, and each page of the documentation that the status page links exists.
