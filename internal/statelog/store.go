@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 
@@ -57,7 +58,11 @@ func (k *KafkaStore) open(ctx context.Context) error {
 // fail is an error of a step. The topic may have been deleted, so the next step looks.
 func (k *KafkaStore) fail(step string, err error) error {
 	k.known.Store(false)
-	return fault.Retry(fmt.Errorf("%s checkpoint topic: %w", step, err))
+	err = fmt.Errorf("%s checkpoint topic: %w", step, err)
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		err = fault.WithHint(err, "Start the brokers, or correct kafka.brokers and make sure that firewalls let this machine through.")
+	}
+	return fault.Retry(err)
 }
 
 // Load returns every record whose key starts with name + "/", as of some moment after the call began. A topic that was just created is

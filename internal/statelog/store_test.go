@@ -209,6 +209,17 @@ func TestKafkaStoreThatCanNotBeReadIsAnError(t *testing.T) {
 	}
 }
 
+// Brokers that are down are a matter for whoever runs them, or the configuration.
+func TestKafkaStoreSaysWhatToDoAboutBrokersThatAreNotReached(t *testing.T) {
+	w := fakeWorld(t, nil)
+	s := w.store(t)
+	w.fake.Close()
+	s.log.patience = 3 * time.Second
+	if _, err := s.Load(patient(t), "n"); err == nil || !fault.Retryable(err) || !strings.HasPrefix(fault.Hint(err), "Start the brokers, or correct kafka.brokers ") {
+		t.Errorf("load: %v (%s)", err, fault.Hint(err))
+	}
+}
+
 func TestKafkaStoreThatCanNotBeWrittenIsAnError(t *testing.T) {
 	w := fakeWorld(t, nil)
 	c, s := w.fake, w.store(t)
