@@ -22,6 +22,7 @@ type SetupOptions struct {
 	Role        string // the role that walpost runs as
 	CreateRole  bool   // make it
 	AlterRole   bool   // it is there, and lacks the right to replicate or to log in
+	Monitor     bool   // it is there, and does not see the sessions of other roles
 	Provider    fix.Provider
 	Schemas     []string
 	Tables      []pgname.Table // make these
@@ -77,7 +78,7 @@ func (o *SetupOptions) stream(cfg *Config, unfit []condition.Finding, noPublicat
 
 // Empty says that nothing is missing but a slot that the first run makes.
 func (o *SetupOptions) Empty() bool {
-	return !o.CreateRole && !o.AlterRole && len(o.Schemas) == 0 && len(o.Tables) == 0 && len(o.Grants) == 0 && len(o.Cleans) == 0 &&
+	return !o.CreateRole && !o.AlterRole && !o.Monitor && len(o.Schemas) == 0 && len(o.Tables) == 0 && len(o.Grants) == 0 && len(o.Cleans) == 0 &&
 		!o.Publication && !o.Slot && len(o.Unmet) == 0
 }
 
@@ -145,6 +146,8 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 			comment += "\nOn Amazon RDS and Aurora, leave REPLICATION out, and add: GRANT rds_replication TO " + role + ";"
 		}
 		add("role "+opts.Role+" without a password", comment, "CREATE ROLE "+role+" LOGIN"+right+";"+member)
+	}
+	if opts.CreateRole || opts.Monitor {
 		add("membership of role "+opts.Role+" in pg_monitor", "With this membership, walpost can show which transactions of other roles retain WAL.", "GRANT pg_monitor TO "+role+";")
 	}
 	for _, t := range opts.Grants {
@@ -207,6 +210,11 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 	}
 	if its != nil {
 		opts.AlterRole = opts.AlterRole || !its.Server.Super && !its.Server.Replication && !its.Server.Managed
+		sees, err := pg.Row[struct{ All bool }](ctx, sql, "look at what role "+opts.Role+" sees", "SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS all")
+		if err != nil {
+			return opts, nil, err
+		}
+		opts.Monitor = !sees.All
 		if opts.Cleans, err = s.cfg.uncleaned(ctx, sql, opts.Role); err != nil {
 			return opts, nil, err
 		}
@@ -320,6 +328,13 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 	}
 	if opts.Role == f.Server.Role {
 		opts.Grants, opts.Cleans = nil, nil // a role cannot give itself a right, and has all rights on its own tables
+	}
+	if opts.Monitor { // walpost does without it, so no setup fails because of it
+		may, err := pg.Row[struct{ Grant bool }](ctx, sql, "look at pg_monitor", "SELECT pg_has_role('pg_monitor', 'USAGE WITH ADMIN OPTION') AS grant")
+		if err != nil {
+			return nil, err
+		}
+		opts.Monitor = may.Grant
 	}
 	run := func(sqls string) error {
 		_, err := sql.Exec(ctx, sqls).ReadAll()

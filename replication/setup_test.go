@@ -163,26 +163,26 @@ func TestSetupForAnotherRole(t *testing.T) {
 		says string
 	}{
 		{"no role", "", nil, "table public.outbox (set source.order_column: seq), role {role} without a password, membership of role {role} in pg_monitor, the privilege to read public.outbox, publication walpost"},
-		{"a role without rights", "CREATE ROLE {role} NOLOGIN", nil, "table public.outbox (set source.order_column: seq), the REPLICATION attribute of role {role}, the privilege to read public.outbox, publication walpost"},
-		{"a role that may replicate", "CREATE ROLE {role} LOGIN REPLICATION", nil, "table public.outbox (set source.order_column: seq), the privilege to read public.outbox, publication walpost"},
+		{"a role without rights", "CREATE ROLE {role} NOLOGIN", nil, "table public.outbox (set source.order_column: seq), the REPLICATION attribute of role {role}, membership of role {role} in pg_monitor, the privilege to read public.outbox, publication walpost"},
+		{"a role that may replicate", "CREATE ROLE {role} LOGIN REPLICATION", nil, "table public.outbox (set source.order_column: seq), membership of role {role} in pg_monitor, the privilege to read public.outbox, publication walpost"},
 		{
 			"a role that may read the table, but not use its schema",
 			"CREATE ROLE {role} LOGIN REPLICATION; REVOKE ALL ON SCHEMA public FROM public; " + outboxTable + "; GRANT SELECT ON outbox TO {role}",
-			nil, "the privilege to read public.outbox, publication walpost",
+			nil, "membership of role {role} in pg_monitor, the privilege to read public.outbox, publication walpost",
 		},
 		{
 			"a role that removes rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes = true },
-			"table public.outbox (set source.order_column: seq), the privilege to read public.outbox, the privilege to delete from public.outbox, an index on public.outbox, publication walpost",
+			"table public.outbox (set source.order_column: seq), membership of role {role} in pg_monitor, the privilege to read public.outbox, the privilege to delete from public.outbox, an index on public.outbox, publication walpost",
 		},
 		{
 			"a role that drops partitions", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Owns, w.cfg.Outbox.Partitioned = true, true },
-			"table public.outbox (set source.order_column: seq), partitions of public.outbox, the privilege to read public.outbox, role {role} the owner of public.outbox, publication walpost",
+			"table public.outbox (set source.order_column: seq), partitions of public.outbox, membership of role {role} in pg_monitor, the privilege to read public.outbox, role {role} the owner of public.outbox, publication walpost",
 		},
 		{
 			"a role that archives rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) {
 				w.cfg.Outbox.Deletes, w.cfg.Outbox.Archives, w.cfg.Outbox.ArchiveTable = true, true, `"Old"`
 			},
-			`table public.outbox (set source.order_column: seq), the privilege to read public.outbox, archive table public."Old", the privilege to delete from public.outbox, an index on public.outbox, publication walpost`,
+			`table public.outbox (set source.order_column: seq), membership of role {role} in pg_monitor, the privilege to read public.outbox, archive table public."Old", the privilege to delete from public.outbox, an index on public.outbox, publication walpost`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -239,6 +239,13 @@ func TestSetupByAnAdministratorWhoIsNoSuperuserSaysWhoCanDoIt(t *testing.T) {
 		w.exec("GRANT " + role + " TO " + admin)
 		if said, err = w.source().Apply(t.Context()); err != nil || len(said) > 0 {
 			t.Errorf("again: %v %v", said, err)
+		}
+		w.exec("REVOKE pg_monitor FROM " + role) // walpost does without it: it is printed, and no setup fails
+		if said, err = w.source().Apply(t.Context()); err != nil || len(said) > 0 {
+			t.Errorf("without pg_monitor: %v %v", said, err)
+		}
+		if opts, err = w.source().Missing(t.Context()); err != nil || !strings.Contains(SetupSQL(w.cfg, opts), "GRANT pg_monitor TO") {
+			t.Errorf("without pg_monitor: %+v %v", opts, err)
 		}
 		w.cfg.Outbox.Role, w.cfg.DSN = "", conf.Secret(strings.Replace(w.dsn, "postgres@", role+"@", 1))
 		if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
