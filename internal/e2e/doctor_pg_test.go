@@ -89,7 +89,7 @@ func TestCheckLeadsARestrictedRoleToADatabaseThatIsFine(t *testing.T) {
 				_, found = d.finds(dsn)
 				healed := false
 				for _, f := range found {
-					if f.Verdict == "ok" || f.Name == "minor version" {
+					if f.Verdict == "ok" || f.Name == "minor version" || f.Name == "checkpoint" { // the last one waits for the others
 						continue
 					}
 					sql, _, end := strings.Cut(f.Fix, "; (")
