@@ -277,6 +277,7 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 	if err != nil {
 		return nil, err
 	}
+	routes.SendInstead(toTopic)
 	produce := func(bool) {}
 	if schemas != nil {
 		produce = schemas.Produce

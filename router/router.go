@@ -42,6 +42,7 @@ type Router struct {
 	schemaNames   connect.NameAdjustment
 	fieldNames    connect.NameAdjustment
 	topics        *topics
+	instead       string // where rows go that give no topic; "": nowhere
 	convs         converters
 	fixed         fixed
 	dropped       []string          // the names of headers that records.headers drops
@@ -90,6 +91,9 @@ func New(cfg Config) (*Router, error) {
 	r.SetRunID("")
 	return r, nil
 }
+
+// SendInstead has rows whose only fault is that they give no valid topic go to this one.
+func (r *Router) SendInstead(topic string) { r.instead = topic }
 
 // Route fills rec from ev and reports whether the event gives a record. An insert gives one. An
 // update gives one if it changes the primary key and Config.Updates is set. Other updates follow
@@ -197,8 +201,11 @@ func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Probl
 		return problem
 	}
 	aggregate, problem := r.topic(p, row, rec)
-	if problem != nil {
+	switch {
+	case problem != nil && r.instead == "":
 		return problem
+	case problem != nil:
+		rec.Topic = r.instead
 	}
 	if buf, problem = r.headersBeforeID(buf, p, row, oldKey, rec); problem != nil {
 		return problem

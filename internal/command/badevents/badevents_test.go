@@ -259,17 +259,19 @@ func TestARetryCanGoToAnotherTopic(t *testing.T) {
 	w := newWorld(t)
 	l := w.letter("a", "1", "two words", "A")
 	l.Reason, l.Partition = cdc.InvalidTopic, 7
-	w.write(l)
+	// Rows are routed anew: one has a topic, one has none, and one has a topic that Kafka does not allow.
+	w.write(l, w.row("b", "x", "2", "B"), w.row("c", "", "2", "C"), w.row("d", "two words", "2", "D"))
 	other := w.topic("other", 1, nil)
 	topics := w.open()
-	if report, err := topics.Retry(t.Context(), w.entries(topics, nil), RetryOptions{}); err != nil || len(report.Refused) != 1 || report.Refused[0].Reason != cdc.InvalidTopic {
+	if report, err := topics.Retry(t.Context(), w.entries(topics, &Filter{Tokens: []string{"t-a", "t-c", "t-d"}}), RetryOptions{}); err != nil || len(report.Refused) != 3 || report.Refused[2].Reason != cdc.InvalidTopic {
 		t.Errorf("%+v, %v", report, err)
 	}
+	w.cfg.Router.SendInstead(other)
 	topics = w.open()
-	if report, err := topics.Retry(t.Context(), w.entries(topics, nil), RetryOptions{ToTopic: other}); err != nil || report.Delivered != 1 {
+	if report, err := topics.Retry(t.Context(), w.entries(topics, nil), RetryOptions{ToTopic: other}); err != nil || report.Delivered != 4 {
 		t.Errorf("%+v, %v", report, err)
 	}
-	if got := w.records(other) + ", " + w.states(); got != "a=A, a retried 2" {
+	if got := w.records(other) + ", " + w.states(); got != "a=A b=B c=C d=D, a retried 2, b retried 1, c retried 2, d retried 2" {
 		t.Error(got)
 	}
 }
