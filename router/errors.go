@@ -60,10 +60,10 @@ func (e *configError) Error() string { return "table " + e.table + ": " + conf.L
 func (e *configError) Misconfigured() bool { return true }
 
 // Hint says which change of the configuration or of the table helps against each problem.
-func (e *ConfigError) Hint() string {
+func (e *configError) Hint() string {
 	var hints []string
-	for i, p := range e.Problems {
-		hint := (&RowError{Problems: e.Problems[i:]}).Hint()
+	for i, p := range e.problems {
+		hint := (&RowError{Problems: e.problems[i:]}).Hint()
 		if p.Rule == ColumnExists {
 			hint = "Set " + p.Option + " to an existing column of the table, or add the column to the table."
 		}
