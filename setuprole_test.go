@@ -118,7 +118,8 @@ func TestTheCleanupOfAPolledTableIsSetUpAndChecked(t *testing.T) {
 	}{
 		cleanup.Delete: {"DROP INDEX outbox_created_at_idx", []string{deletes, "CREATE INDEX"}, []string{index + ": no index", name + ": role ROLE may not delete from public.outbox"}},
 		cleanup.MoveToArchive: {
-			"DROP INDEX outbox_created_at_idx; DROP TABLE outbox_archive", []string{deletes, `CREATE TABLE IF NOT EXISTS "public"."outbox_archive"`},
+			"DROP INDEX outbox_created_at_idx; DROP TABLE outbox_archive",
+			[]string{deletes, `CREATE TABLE IF NOT EXISTS "public"."outbox_archive"`},
 			[]string{index + ": no index", "archive of public.outbox: archive table public.outbox_archive does not exist", name + ": role ROLE may not delete from public.outbox"},
 		},
 		cleanup.DropPartitions: {"SELECT", []string{`ALTER TABLE "public"."outbox" OWNER TO`}, []string{name + ": public.outbox belongs to postgres: role ROLE may neither create nor drop its partitions"}},

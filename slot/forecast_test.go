@@ -49,8 +49,10 @@ func within(got, truth, factor float64) bool { return got <= truth*factor && got
 func TestADiskThatSlotsDoNotFillIsNotTheirs(t *testing.T) {
 	for held, ours := range map[int64]bool{0: false, 80: false, 120: true} {
 		f := newForecaster(Config{Interval: time.Second, WALDiskSize: 100 * mib}, stillPatience)
-		got := f.add(&Health{Exists: true, At: time.Now(), WALDirBytes: 200 * mib, WALStatus: "reserved",
-			Server: 1 << 30, Restart: cdc.LSN(1<<30 - held*mib), Oldest: cdc.LSN(1<<30 - held*mib)})
+		got := f.add(&Health{
+			Exists: true, At: time.Now(), WALDirBytes: 200 * mib, WALStatus: "reserved",
+			Server: 1 << 30, Restart: cdc.LSN(1<<30 - held*mib), Oldest: cdc.LSN(1<<30 - held*mib),
+		})
 		if got.Exhaustion != 0 || got.Limit != ByDisk || (got.DiskFull == 0) != ours {
 			t.Errorf("slots hold %d MB of 200: %+v", held, got)
 		}
