@@ -78,7 +78,7 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "restore the file", true},
-		"Kafka is unreachable": {func(_ *testing.T, cfg *Config) { cfg.Checkpoint.Store, cfg.Checkpoint.Path = "kafka", "" }, "", false},
+		"Kafka is unreachable": {func(_ *testing.T, cfg *Config) { cfg.Checkpoint.Store, cfg.Checkpoint.Path = "kafka", "" }, "Start the brokers", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
@@ -87,10 +87,10 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 			cfg.Checkpoint.Store, cfg.Checkpoint.Path = "file", filepath.Join(t.TempDir(), "position")
 			c.prepare(t, &cfg)
 			_, err := Skip(t.Context(), cfg, "0-1-1-00000000", SkipOptions{})
-			if hint := fault.Hint(err); err == nil || fault.NeedsPerson(err) != c.person || !strings.Contains(hint, c.hint) || c.hint == "" && hint != "" {
+			if hint := fault.Hint(err); err == nil || fault.NeedsPerson(err) != c.person || !strings.Contains(hint, c.hint) {
 				t.Errorf("%v, hint %q", err, hint)
 			}
-			if c.hint == "" {
+			if cfg.Checkpoint.Store == "kafka" {
 				return // Recover waits for Kafka
 			}
 			if _, err := Recover(t.Context(), cfg, RecoverOptions{}); fault.NeedsPerson(err) != c.person || !strings.Contains(fault.Hint(err), c.hint) {
