@@ -71,7 +71,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "a missing column", sql: []string{"ALTER TABLE outbox DROP COLUMN payload"},
-		code: 2, what: `router.table.field.event.payload: there is no column "payload"`, fix: `ALTER TABLE "public"."outbox"`,
+		code: 2, what: `router.table.field.event.payload: there is no column "payload"`, fix: "Set router.table.field.event.payload to an existing column of the table",
 	},
 	{
 		name: "a role without REPLICATION", sql: []string{"GRANT SELECT ON outbox TO plain"}, dsn: func(u *url.URL) { u.User = url.User("plain") },

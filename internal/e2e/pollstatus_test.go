@@ -51,7 +51,7 @@ func TestTheStatusOfAPollingRelay(t *testing.T) {
 	const waits = "rows wait for transaction"
 	eventually(t, time.Minute, "the transaction in /readyz", func() bool {
 		code, body := r.get("/readyz")
-		return code == 200 && strings.Contains(body, "ok: "+waits) && strings.Contains(body, "application importer")
+		return code == 200 && strings.Contains(body, "ok: "+waits) && strings.Contains(body, " (importer) in ")
 	})
 	// The rows are counted apart from the looks.
 	eventually(t, time.Minute, "one row waits", func() bool { return r.metric("walpost_poll_pending_rows") == 1 })
