@@ -95,7 +95,7 @@ func MayClean(ctx context.Context, sql *pgconn.PgConn, role string, t pgname.Tab
 		`SELECT CASE WHEN %v THEN pg_has_role(r.oid, c.relowner, 'USAGE') AND has_schema_privilege(r.oid, c.relnamespace, 'CREATE')
   AND NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = c.oid AND NOT pg_has_role(r.oid, p.relowner, 'USAGE'))
  ELSE has_table_privilege(r.oid, c.oid, 'SELECT') AND has_table_privilege(r.oid, c.oid, 'DELETE') AND has_any_column_privilege(r.oid, c.oid, 'UPDATE') END AS may
- FROM pg_class c, pg_roles r WHERE c.oid = to_regclass(%s) AND r.rolname = %s`, owns, pgname.QuoteLiteral(t.SQL()), pgname.QuoteLiteral(role)))
+ FROM pg_class c, pg_roles r WHERE c.oid = %s AND r.rolname = %s`, owns, t.OID(), pgname.QuoteLiteral(role)))
 	return len(found) > 0 && found[0].May, err
 }
 
