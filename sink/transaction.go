@@ -430,7 +430,9 @@ func (tx *transactions) resume(id producerID) {
 	}
 	for t, slots := range lost {
 		t.queue.putBack(slots)
-		t.gather() // with what its new partitions have taken since
+		if !t.gather() { // with what its new partitions have taken since
+			t.id[0]++ // learn takes it for created again, until the refused record was passed over
+		}
 		tx.s.ask(t)
 	}
 	tx.open += len(tx.held)
