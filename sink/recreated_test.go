@@ -20,14 +20,6 @@ import (
 // transactionVersions are those of transactions: each with an epoch of its own, and partitions that join (before Kafka 4.0).
 var transactionVersions = map[string][]kfake.Opt{"2": nil, "0": {kfake.MaxVersions(kversion.V3_9_0())}}
 
-func (b *txBench) begin() {
-	b.Helper()
-	if err := b.s.Fence(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-	b.s.Begin()
-}
-
 func (b *txBench) stallsBy(part string) {
 	b.Helper()
 	var got error

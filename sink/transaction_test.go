@@ -58,6 +58,14 @@ func openTx(t *testing.T, brokers []string, w *wire) *txBench {
 	return b
 }
 
+func (b *txBench) begin() {
+	b.Helper()
+	if err := b.s.Fence(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.s.Begin()
+}
+
 func (b *txBench) send(topic, value string) {
 	b.n++
 	b.s.Send(&cdc.Record{Topic: topic, Key: []byte(value), Value: []byte(value), Partition: -1}, cdc.Ticket{Tx: b.n})
@@ -333,10 +341,7 @@ func (d *txDriver) dump() {
 func TestTheCoordinatorIsAskedForOnceUntilItRefuses(t *testing.T) {
 	c := testenv.FakeKafka(t, kfake.NumBrokers(3), kfake.SeedTopics(3, "a"), kfake.SeedTopics(1, "cp"))
 	b := openTx(t, c.ListenAddrs(), new(wire))
-	if err := b.s.Fence(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	b.s.Begin()
+	b.begin()
 	var finds atomic.Int32
 	c.ControlKey(kmsg.FindCoordinator.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -384,10 +389,7 @@ func TestALateAnswerDoesNotEndTheNextTransaction(t *testing.T) {
 		b.s.tx.coordinator = late
 		t.Cleanup(func() { close(late.answers[1]) }) // before the sink is closed
 		for _, value := range []string{"first", "second"} {
-			if err := b.s.Fence(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			b.s.Begin()
+			b.begin()
 			b.send("a", value)
 			b.s.Commit("k", []byte("checkpoint of "+value))
 			<-late.asked
