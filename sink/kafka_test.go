@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -311,7 +313,12 @@ func setTopicConfig(t testing.TB, cl *kgo.Client, topic, key, value string) {
 
 func deleteTopic(t testing.TB, cl *kgo.Client, topic string) {
 	t.Helper()
-	if _, err := kadm.NewClient(cl).DeleteTopic(patient(t), topic); err != nil {
+	adm := kadm.NewClient(cl)
+	if _, err := adm.DeleteTopic(patient(t), topic); err != nil {
 		t.Fatal(err)
 	}
+	waitFor(t, func() bool { // until then a broker goes on taking records for it
+		topics, err := adm.ListTopics(patient(t), topic)
+		return err == nil && errors.Is(topics[topic].Err, kerr.UnknownTopicOrPartition)
+	})
 }
