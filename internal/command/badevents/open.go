@@ -32,7 +32,8 @@ type WaitingConfig struct {
 // in the topic since the last time, and holds what is open. Its methods may be called by any goroutine.
 //
 // Whatever it answers is complete: rows are deleted because of it. So an answer that is not certain is
-// an error, and a topic that was read and is not there any more, or is another one, has no answer.
+// an error, and a topic that was read and is not there any more, is another one, or has lost an open
+// letter, has no answer.
 type Waiting struct {
 	WaitingConfig
 
@@ -41,7 +42,8 @@ type Waiting struct {
 	letters *Letters // nil before the first reading
 	absent  bool     // the topic did not exist when it was read last
 	id      topicID
-	ends    []int64 // of the partitions, as far as they were ever read
+	ends    []int64            // of the partitions, as far as they were ever read
+	open    []deadletter.Place // of the dead letters that IDs returned last
 
 	mu    sync.Mutex // guards:
 	count Count
@@ -102,9 +104,10 @@ func (w *Waiting) IDs(ctx context.Context) (ids []string, err error) {
 	defer w.reading.Unlock()
 	now := Count{}
 	if now.Err = w.read(ctx); now.Err == nil {
+		w.open = w.open[:0]
 		for _, e := range w.letters.Fold.Entries() {
 			if e.Database == w.Database {
-				ids = append(ids, e.ID)
+				ids, w.open = append(ids, e.ID), append(w.open, e.Newest)
 			}
 			if e.IsOf(w.Name, w.Database) {
 				now.Open++
@@ -164,6 +167,11 @@ func (w *Waiting) same(l *Letters) error {
 			return w.lost("was deleted and created again")
 		case p < len(w.ends) && r.End < w.ends[p]:
 			return w.lost(fmt.Sprintf("has lost records: partition %d ends at offset %d, and it has had %d", p, r.End, w.ends[p]))
+		}
+	}
+	for _, at := range w.open {
+		if start := l.readers[at.Partition].Start; start > at.Offset { // its readers have started over, without it
+			return w.lost(fmt.Sprintf("has lost open dead letters: partition %d begins at offset %d, and one was at offset %d", at.Partition, start, at.Offset))
 		}
 	}
 	w.absent, w.ends = false, slices.Grow(w.ends[:0], len(l.readers))
