@@ -122,8 +122,7 @@ type DeliveryConfig struct {
 	OnPoison relay.Policies `yaml:"on_poison" words:"halt|dead_letter|park_key" keys:"default|unroutable|too_large|invalid_record|invalid_topic" example:"{default: dead_letter, unroutable: halt}"`
 	// The dead letter topic, created when a policy or `walpost skip` needs it.
 	DeadLetterTopic string `yaml:"dead_letter_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.dead_letter"`
-	// The topic of parked events, created for `park_key`. It must have one partition and contain
-	// nothing else.
+	// The topic of parked events, created for `park_key`. It must contain nothing else.
 	ParkingTopic string `yaml:"parking_topic" pattern:"^[A-Za-z0-9._-]{1,249}$" example:"shop.parked"`
 	// Above this limit, walpost stops reading until you release or drop enough.
 	ParkLimit ParkLimit `yaml:"park_limit"`

@@ -10,7 +10,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/sink"
@@ -47,9 +46,8 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	if t == nil {
 		return
 	}
-	if n := len(t.Partitions); n > 1 && topic == c.cfg.Parking {
-		c.add(name+" partitions", Fail, fmt.Sprintf("the topic has %d partitions, but the order of the parked events needs exactly one partition", n),
-			fix.Words("Set delivery.parking_topic to a topic that has one partition, or that does not exist yet."))
+	if topic == c.cfg.Parking {
+		c.onePartition(name, t)
 	}
 	if missing := lacking(t); len(missing) > 0 {
 		c.add(name, Fail, "the relay's user may not "+strings.ToLower(strings.Join(missing, " or "))+" the topic", c.fixes.grant(topic, missing...))

@@ -136,12 +136,17 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	if c.readable(ctx, name, relay, t) {
 		c.add(name, OK, "the topic can be read and, according to the brokers, written")
 	}
-	if n := len(t.Partitions); n != 1 {
-		c.add(name+" partitions", Warn, fmt.Sprintf("the topic has %d partitions, and only partition 0 is used", n), fix.Words("There is nothing to do. A new topic needs one partition."))
-	}
+	c.onePartition(name, t)
 	if c.settingsKnown(name, t, "the topic is compacted") {
 		c.checkpointSettings(name, topic, t.Settings)
 		c.replicas(name, t)
+	}
+}
+
+// onePartition warns of partitions that walpost does not use.
+func (c *kafkaCheck) onePartition(name string, t *kafka.Topic) {
+	if n := len(t.Partitions); n != 1 {
+		c.add(name+" partitions", Warn, fmt.Sprintf("the topic has %d partitions, and only partition 0 is used", n), fix.Words("There is nothing to do. A new topic needs one partition."))
 	}
 }
 

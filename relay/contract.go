@@ -148,7 +148,7 @@ type Sink interface {
 	Close(ctx context.Context) error
 }
 
-// A ParkingLog is the topic of parked events, which has one partition, with the only process that may
+// A ParkingLog is partition 0 of the topic of parked events, with the only process that may
 // write the relay's letters and results into it. One goroutine calls Open, Append, Appends, Unwritten
 // and Close; any may call the other methods.
 type ParkingLog interface {

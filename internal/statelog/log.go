@@ -89,7 +89,6 @@ func New(cfg Config) *Log {
 
 var (
 	errClosed     = errors.New("the log is closed")
-	errPartitions = errors.New("the topic has more than one partition, so it does not keep the order of the parked events")
 	errUnopened   = errors.New("this process has not opened the topic, so it may not write to it")
 	errNoProducer = errors.New("the brokers give no producer id: they support no transactions")
 )
@@ -168,9 +167,6 @@ func (l *Log) writes(t *kafka.Topic) bool {
 // fence makes the writer of a topic.
 func (l *Log) fence(ctx context.Context, t *kafka.Topic) (*writer, error) {
 	fences := l.TransactionalID != ""
-	if fences && len(t.Partitions) > 1 {
-		return nil, errPartitions
-	}
 	if may, known := t.Allows(kmsg.ACLOperationWrite); fences && known && !may {
 		return nil, kerr.TopicAuthorizationFailed
 	}
@@ -377,9 +373,6 @@ func (l *Log) fail(err error) error {
 	switch topic := l.Topic; {
 	case fault.NeedsPerson(err), fault.Retryable(err): // said already
 		return err
-	case errors.Is(err, errPartitions):
-		return fault.Person(fmt.Errorf("topic %s: %w", topic, err),
-			"Set delivery.parking_topic to a topic that has one partition, or that does not exist yet. If keys are parked, release them first.")
 	case errors.Is(err, errNoProducer):
 		return fault.Person(fmt.Errorf("topic %s: %w", topic, err),
 			"Parking keys needs transactions, which Kafka has since 0.11. Set another policy than park_key in delivery.on_poison.")

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -763,14 +764,30 @@ func TestALogNeedsItsTransactionalID(t *testing.T) {
 	}
 }
 
-func TestALogNeedsOnePartitionAndTransactions(t *testing.T) {
-	b := fakeWorld(t, nil, kfake.SeedTopics(2, "own")).open(t)
-	if _, err := b.Open(t.Context(), true); !errors.Is(err, errPartitions) || !fault.NeedsPerson(err) || fault.Hint(err) == "" {
-		t.Error(err)
+// Somebody has added a partition to the topic: everything stays in partition 0.
+func TestALogUsesOnePartition(t *testing.T) {
+	w := fakeWorld(t, nil, kfake.SeedTopics(1, "own"))
+	a, b := w.open(t), w.open(t)
+	a.fence()
+	a.append(20)
+	a.all()
+	if _, err := kadm.NewClient(w.cl).CreatePartitions(t.Context(), 2, w.topic); err != nil {
+		t.Fatal(err)
 	}
+	waitFor(t, func() bool {
+		is, err := kafka.DescribeTopic(t.Context(), w.cl, w.topic)
+		return err == nil && len(is.Partitions) == 3
+	})
+	b.fence()
+	b.append(20)
+	b.all()
+	b.holds(append(a.values, b.values...)...)
+}
+
+func TestALogNeedsTransactions(t *testing.T) {
 	versions := kversion.Stable()
 	versions.SetMaxKeyVersion(int16(kmsg.InitProducerID), -1)
-	b = fakeWorld(t, nil, kfake.SeedTopics(1, "own"), kfake.MaxVersions(versions)).open(t)
+	b := fakeWorld(t, nil, kfake.SeedTopics(1, "own"), kfake.MaxVersions(versions)).open(t)
 	if _, err := b.Open(t.Context(), true); !errors.Is(err, errNoProducer) || !fault.NeedsPerson(err) || fault.Hint(err) == "" {
 		t.Error(err)
 	}
