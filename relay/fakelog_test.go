@@ -164,6 +164,9 @@ func (f *fakeLog) Open(ctx context.Context, create bool) (state cdc.LogState, er
 	case f.p.dead || w.stalled || park.slow:
 		return state, errNet
 	case park.id == "" && !create:
+		f.mu.Lock()
+		f.broken = nil // until something is appended
+		f.mu.Unlock()
 		return cdc.LogState{Missing: true}, nil
 	case park.id == "":
 		park.gen++

@@ -232,16 +232,17 @@ func TestAReleaseGoesBackWhereASourceDoesNotRepeatItself(t *testing.T) {
 	})
 }
 
-// Nothing was ever parked, and the policy is another one now: its user may have no right on the topic any more.
+// Nothing was ever parked, and the policy is another one now. Once the relay has seen that, its user may lose the rights on the topic, or
+// the topic may go.
 func TestAPolicyThatParksNothingNeedsNoTopic(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		cfg := w.parking()
+		w.anchored(t, cfg).stopped(t, time.Second)
+		cfg.Poison.Policies = Policies{DefaultPolicy: PolicyHalt}
 		r := w.start(cfg)
-		w.commit("b")
-		w.want(t, time.Minute, "anchored", func() bool { return w.id.SlotFound.Confirmed == w.pos && w.newest().Parking != nil })
+		w.want(t, time.Minute, "no anchor", func() bool { return w.newest().Parking == nil })
 		r.stopped(t, time.Second)
 		w.do(func() { w.park.slow, w.park.unread = true, true })
-		cfg.Poison.Policies = Policies{DefaultPolicy: PolicyHalt}
 		r = w.start(cfg)
 		next := w.commit("b").rows[0]
 		time.Sleep(10 * time.Minute)
@@ -252,6 +253,58 @@ func TestAPolicyThatParksNothingNeedsNoTopic(t *testing.T) {
 		})
 		r.stop()
 	})
+}
+
+// The same, and the topic is missing.
+func TestAPolicyThatParksNothingLetsTheTopicGo(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		cfg := w.parking()
+		w.anchored(t, cfg).stopped(t, time.Second)
+		w.do(func() { w.park.id = "" })
+		cfg.Poison.Policies = Policies{DefaultPolicy: PolicyHalt}
+		r := w.start(cfg)
+		next := w.commit("b").rows[0]
+		w.want(t, time.Minute, "delivered, and no anchor", func() bool { return w.count[next.id] == 1 && w.newest().Parking == nil })
+		r.stopped(t, time.Second)
+	})
+}
+
+// A letter is written at once, and the record that counts it follows. A process that is killed between them has parked the key nevertheless.
+func TestAKeyIsParkedBeforeTheRecordCountsIt(t *testing.T) {
+	for _, policy := range []string{PolicyParkKey, PolicyDeadLetter} {
+		t.Run(policy, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.clean = false
+				cfg := w.parking()
+				r := w.anchored(t, cfg)
+				w.do(func() { w.storeDown = true })
+				var bad *row
+				w.do(func() {
+					bad = w.commitLocked([]string{"a"}).rows[0]
+					w.unrouted[bad.id] = true
+				})
+				w.want(t, time.Minute, "parked", func() bool { return w.park.events() == 1 })
+				r.kill()
+				<-r.done
+				w.do(func() {
+					if p := w.newest().Parking; p.Open != 0 {
+						t.Errorf("the record counts the letter: %+v", p)
+					}
+					w.storeDown = false
+				})
+				cfg.Poison.Policies = Policies{DefaultPolicy: policy}
+				r = w.start(cfg)
+				next := w.commit("a").rows[0]
+				w.want(t, time.Minute, "read", func() bool { return w.id.SlotFound.Confirmed == w.pos })
+				w.do(func() {
+					if w.park.events() != 2 || w.count[next.id] > 0 || w.dead[bad.id] > 0 {
+						t.Errorf("%d events are parked; the bad one was buried %d times, and the next one delivered %d times", w.park.events(), w.dead[bad.id], w.count[next.id])
+					}
+				})
+				r.stopped(t, time.Second)
+			})
+		})
+	}
 }
 
 // A stop while the topic cannot be opened again.

@@ -33,7 +33,8 @@ type opening struct {
 // that was deleted.
 func (p *parker) openTopic(ctx context.Context, why string) error {
 	anchor := p.checkpointer.durable.Parking
-	switch needed := p.cfg.Poison.Policies.Park() || anchor != nil && anchor.Open > 0; {
+	// An anchor with no open events may be older than letters: a letter is written at once, and the record follows.
+	switch needed := p.cfg.Poison.Policies.Park() || anchor != nil; {
 	case p.cfg.Parking == nil || !p.on() && !needed:
 		return nil
 	case p.opened && why == "" && p.cfg.Parking.Broken() == nil:

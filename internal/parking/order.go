@@ -26,9 +26,9 @@
 //
 // The checkpoint anchors the topic. The record has the topic's name and id, the first offset that is still
 // needed, and the number of open events (cdc.Anchor). It is durable before the first letter is written. A start
-// reads from there. A topic that is missing, was created again, begins behind that offset, or has another name
-// in the configuration is an error as long as something was open (parking.Lost); its token for --accept-gap
-// names just that loss. The relay deletes what is before a durable anchor, after it has written a trimmed mark:
+// reads from there, whatever the policy. A topic that is missing, was created again, begins behind that offset,
+// or has another name in the configuration is an error as long as something was open (parking.Lost); its token
+// for --accept-gap names just that loss. The relay deletes what is before a durable anchor, after it has written a trimmed mark:
 // a process that read an older record then knows that nothing was lost. TestABacklogIsWhatTheTopicSays checks
 // that a topic read from its anchor says the same as the whole topic.
 //
