@@ -225,7 +225,7 @@ func (r *request) do(ctx context.Context, limit time.Duration) (*Requested, erro
 		case now.Waiting != waiting:
 			waiting, moved = now.Waiting, at
 		case at.Sub(moved) >= quiet:
-			r.Say(fmt.Sprintf("%s has not answered for %s: walpost run with this name must hold the slot, and must not be halted (walpost status)", named(relays), quiet))
+			r.Say(fmt.Sprintf("%s has not answered for %s: walpost run with this name must hold the slot, and must not be halted (walpost status)%s", named(relays), quiet, r.first()))
 			moved = at
 		}
 		if !wait.For(ctx, min(pump.Every, limit)) {
@@ -234,6 +234,14 @@ func (r *request) do(ctx context.Context, limit time.Duration) (*Requested, erro
 	}
 	now.Requests = written
 	return &now, err
+}
+
+// first is what may keep a relay at work from releasing a key.
+func (r *request) first() string {
+	if r.drop {
+		return ""
+	}
+	return ". If it is stalled, older events wait for their topics, and come first"
 }
 
 // named names relays for a person.
