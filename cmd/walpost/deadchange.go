@@ -38,9 +38,9 @@ For parked events, retry asks the relay to deliver all parked events of their ke
 relay delivers them in order, before newer events of these keys. With --wait, retry waits until each
 of them is delivered, or can't be because one is refused again.
 
-retry delivers the events of the configured relay. With --relay, it delivers those of another relay
-with this relay's configuration, for example after name was changed in walpost.yaml. walpost dead
-list --help lists the reasons.
+retry delivers the events of the configured relay. With --relay, it delivers dead letters of another
+relay with this relay's configuration, for example after name was changed in walpost.yaml. Only a
+relay with the same name delivers parked events. walpost dead list --help lists the reasons.
 
 With --dead-letter-topic, retry sends dead letters of consumers back to the topics and partitions of
 their messages, with a new timestamp. Every consumer group of the topic gets them. With --to-topic,

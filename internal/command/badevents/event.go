@@ -64,7 +64,10 @@ func (t *Topics) All() (all []*Event) {
 }
 
 // An otherRelay is the error of a token that names an event of another relay.
-type otherRelay struct{ token, name, relay, own string }
+type otherRelay struct {
+	token, name, relay, own string
+	parked                  bool
+}
 
 func (e *otherRelay) Error() string {
 	if e.own == "" {
@@ -76,8 +79,12 @@ func (e *otherRelay) Error() string {
 // Misconfigured is true: the token or the configuration is wrong.
 func (e *otherRelay) Misconfigured() bool { return true }
 
-// Hint says how to select the event.
+// Hint says how to select the event. A parked one is for the relay itself.
 func (e *otherRelay) Hint() string {
+	if e.parked {
+		return "Use the configuration of relay " + e.name + ", because only walpost run with this name releases or drops the event. If this relay had the name before, set name: " + e.name +
+			" again (and source.slot, if it was another one), and start walpost run."
+	}
 	return "Use the configuration of relay " + e.name + ". If that relay no longer exists, for example because name was changed, pass --relay=" + e.name + "."
 }
 
@@ -95,7 +102,7 @@ func (t *Topics) Select(f *Filter) (selected []*Event, err error) {
 		case f.ofRelay(e, &t.Config):
 			selected = append(selected, e)
 		case len(f.Tokens) > 0:
-			return nil, &otherRelay{e.Token, e.Name, e.Letter.Relay(), t.Name}
+			return nil, &otherRelay{e.Token, e.Name, e.Letter.Relay(), t.Name, e.Where == InParking}
 		default:
 			others[e.Letter.Relay()]++
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 )
 
@@ -116,6 +117,23 @@ func TestParkedKeysAreReleasedByTheRelay(t *testing.T) {
 	}
 	if topics := w.open(); topics.Dead.Fold.Newest != "" || topics.Parked.relays["shop.walpost"].backlog.Damaged > 0 {
 		t.Errorf("%+v", topics.Dead.Fold)
+	}
+}
+
+// Another relay's dead letter can be retried with this configuration. Its parked event can't.
+func TestAParkedEventNeedsItsOwnRelay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.kafka.CreateTopic(t, w.cfg.Parking, 1, nil)
+	w.write(w.letter("a", "1", "x", "A"))
+	w.parks(w.letter("b", "2", "x", "B"))
+	w.cfg.Name = "another"
+	topics := w.open()
+	for token, says := range map[string]string{"t-a": "pass --relay=shop.walpost", "t-b": "set name: shop.walpost again"} {
+		_, err := topics.Select(&Filter{Tokens: []string{token}})
+		if hint := fault.Hint(err); !fault.Misconfigured(err) || !strings.Contains(hint, says) || token == "t-b" && strings.Contains(hint, "--relay") {
+			t.Errorf("%s: %v, hint %q", token, err, hint)
+		}
 	}
 }
 
