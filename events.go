@@ -223,7 +223,9 @@ func stateError(err error) error {
 		return nil
 	}
 	hint := fault.Hint(err)
-	if hint == "" || !fault.Retryable(err) && fault.Passing(err, true) { // the file cannot be there
+	if fault.NeedsPerson(err) { // the file is damaged
+		hint = "Remove the file to begin again, or name another one with --state."
+	} else if hint == "" || !fault.Retryable(err) && fault.Passing(err, true) { // the file cannot be there
 		hint = "Name a file in a folder that can be written with --state."
 	}
 	return fault.WithHint(fmt.Errorf("the state of the replay: %w", err), hint)

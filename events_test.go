@@ -2,6 +2,9 @@ package walpost
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +15,9 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/command/verify"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
+	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -163,5 +168,17 @@ func TestADryRetryRegistersNothing(t *testing.T) {
 	schema, registered := schemas.GetSchema("outbox.event.order-value", 1)
 	if len(got) != 1 || !registered || !bytes.HasPrefix(got[0].Value, []byte{0, 0, 0, 0, byte(schema.ID)}) || schema.ID == 0 {
 		t.Errorf("%+v with the schema %+v", got, schema)
+	}
+}
+
+// The hint for a damaged checkpoint file would not help with the state of a replay.
+func TestADamagedStateOfAReplayMayBeRemoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := statelog.NewFileStore(path).Look(t.Context(), "replay")
+	if hint := fault.Hint(stateError(err)); err == nil || !strings.Contains(hint, "Remove the file") || strings.Contains(hint, "slot") {
+		t.Errorf("%v, hint %q", err, hint)
 	}
 }

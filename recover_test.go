@@ -77,7 +77,7 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 			if err := os.WriteFile(cfg.Checkpoint.Path, []byte("{"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "restore the file", true},
+		}, "move the file away", true},
 		"Kafka is unreachable": {func(_ *testing.T, cfg *Config) { cfg.Checkpoint.Store, cfg.Checkpoint.Path = "kafka", "" }, "Start the brokers", false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -146,7 +146,8 @@ func (f *FileStore) inaccessible(err error) error {
 
 func damaged(path string, err error) error {
 	return fault.Person(fmt.Errorf("read checkpoint file %s: %w", path, err),
-		"restore the file from a copy; without it the relay cannot know which events were delivered")
+		"Stop walpost and move the file away. walpost run then continues where the slot is, and repeats events at most (set source.snapshot to never for this start). "+
+			"With source.kind poll, restore a copy of the file instead.")
 }
 
 // Load returns every record whose key starts with name + "/".
