@@ -50,7 +50,6 @@ type Entry struct {
 	State  State
 	Why    string // of Dropped
 	Size   int    // of the newest letter in bytes, without its headers
-	Copies int    // letters since the event went bad; more than 1 after a crash, or a retry that failed
 
 	// First is the first letter since the event went bad. Newest is the one to read. RecordKey is the
 	// key of its record, for a mark.
@@ -170,7 +169,6 @@ func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 		}
 		f.byToken[l.Token] = e
 	}
-	e.Copies++
 	if f.consumed {
 		e.unmarked = append(slices.DeleteFunc(e.unmarked, func(p Place) bool { return p.Partition == at.Partition }), at)
 	}

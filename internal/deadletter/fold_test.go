@@ -49,7 +49,7 @@ func foldOf(t *testing.T, f *Fold, story string) string {
 	}
 	var out []string
 	for _, e := range f.Entries() {
-		out = append(out, fmt.Sprintf("%s %s %d@%d-%d x%d", e.Token, e.State, e.Attempts, e.First.Offset, e.Newest.Offset, e.Copies))
+		out = append(out, fmt.Sprintf("%s %s %d@%d-%d", e.Token, e.State, e.Attempts, e.First.Offset, e.Newest.Offset))
 	}
 	if f.Newest != "" {
 		out = append(out, fmt.Sprintf("newest %s, working %v", f.Newest, f.Working))
@@ -63,23 +63,23 @@ func foldOf(t *testing.T, f *Fold, story string) string {
 func TestATopicSaysWhatBecameOfEachEvent(t *testing.T) {
 	for story, want := range map[string]string{
 		"":                        "",
-		"a b":                     "a open 1@0-0 x1, b open 1@1-1 x1",
-		"a b a":                   "a open 1@0-2 x2, b open 1@1-1 x1", // written again after a crash
-		"a b a:retried":           "a retried 1@0-0 x1, b open 1@1-1 x1",
-		"a a a:retried":           "a retried 1@0-1 x2", // a mark is for all letters before it
-		"a a:dropped":             "a dropped 1@0-0 x1",
-		"a b a2":                  "a open 2@0-2 x2, b open 1@1-1 x1", // a retry that was refused keeps its place
-		"a a2 a":                  "a open 2@0-1 x3",                  // and an old letter tells nothing new
-		"a b a:retried a":         "b open 1@1-1 x1, a open 1@3-3 x1", // it went bad again, and is the last one
-		"a a:retried a:dropped":   "a retried 1@0-0 x1",               // the first mark counts
-		"a:retried a":             "a open 1@1-1 x1",                  // a mark says nothing of what follows
-		"a b:dropped":             "a open 1@0-0 x1",
-		"? a ! ?":                 "a open 1@1-1 x1, 2 foreign 1 damaged",
-		"a a:retried a a:dropped": "a dropped 1@2-2 x1",
-		"a/5 b/3 d/4":             "b open 1@1-1 x1, d open 1@2-2 x1, a open 1@0-0 x1", // a was refused late
-		"a/5 b/7 c/3 d/6":         "c open 1@2-2 x1, a open 1@0-0 x1, d open 1@3-3 x1, b open 1@1-1 x1",
-		"a/5 b/3h":                "a open 1@0-0 x1, b open 1@1-1 x1", // of another history
-		"x:began a":               "a open 1@1-1 x1, newest x, working [x]",
+		"a b":                     "a open 1@0-0, b open 1@1-1",
+		"a b a":                   "a open 1@0-2, b open 1@1-1", // written again after a crash
+		"a b a:retried":           "a retried 1@0-0, b open 1@1-1",
+		"a a a:retried":           "a retried 1@0-1", // a mark is for all letters before it
+		"a a:dropped":             "a dropped 1@0-0",
+		"a b a2":                  "a open 2@0-2, b open 1@1-1", // a retry that was refused keeps its place
+		"a a2 a":                  "a open 2@0-1",               // and an old letter tells nothing new
+		"a b a:retried a":         "b open 1@1-1, a open 1@3-3", // it went bad again, and is the last one
+		"a a:retried a:dropped":   "a retried 1@0-0",            // the first mark counts
+		"a:retried a":             "a open 1@1-1",               // a mark says nothing of what follows
+		"a b:dropped":             "a open 1@0-0",
+		"? a ! ?":                 "a open 1@1-1, 2 foreign 1 damaged",
+		"a a:retried a a:dropped": "a dropped 1@2-2",
+		"a/5 b/3 d/4":             "b open 1@1-1, d open 1@2-2, a open 1@0-0", // a was refused late
+		"a/5 b/7 c/3 d/6":         "c open 1@2-2, a open 1@0-0, d open 1@3-3, b open 1@1-1",
+		"a/5 b/3h":                "a open 1@0-0, b open 1@1-1", // of another history
+		"x:began a":               "a open 1@1-1, newest x, working [x]",
 		"x:began y:began x:ended": "newest y, working [y]",
 		"x:began y:began y:ended": "newest y, working [x]",
 	} {
@@ -93,14 +93,14 @@ func TestATopicSaysWhatBecameOfEachEvent(t *testing.T) {
 // closed, for a reader that keeps everything and for one that keeps only open events.
 func TestARepeatedLetterOpensNoClosedEvent(t *testing.T) {
 	for story, want := range map[string]struct{ all, open string }{
-		"a/5 a:dropped a/5":             {"a dropped 1@0-0 x1", ""},
-		"a/5 a:retried b/6 a/5 b/6":     {"a retried 1@0-0 x1, b open 1@2-4 x2", "b open 1@2-4 x2"},
-		"a/5 a2/5 a:retried a/5 a2/5":   {"a retried 2@0-1 x2", ""},
-		"a/5 a:retried a2/5":            {"a retried 1@0-0 x1", ""}, // of a retry that a newer one has overtaken
-		"a a:retried a2":                {"a retried 1@0-0 x1", ""},
-		"a a:retried a a2 a":            {"a open 2@2-3 x3", "a open 2@2-3 x3"}, // a row of the table went bad again
-		"a/5 a:dropped a/5 a:retried":   {"a dropped 1@0-0 x1", ""},
-		"a/5 b/6 a:dropped b:began a/5": {"a dropped 1@0-0 x1, b open 1@1-1 x1, newest b, working [b]", "b open 1@1-1 x1, newest b, working [b]"},
+		"a/5 a:dropped a/5":             {"a dropped 1@0-0", ""},
+		"a/5 a:retried b/6 a/5 b/6":     {"a retried 1@0-0, b open 1@2-4", "b open 1@2-4"},
+		"a/5 a2/5 a:retried a/5 a2/5":   {"a retried 2@0-1", ""},
+		"a/5 a:retried a2/5":            {"a retried 1@0-0", ""}, // of a retry that a newer one has overtaken
+		"a a:retried a2":                {"a retried 1@0-0", ""},
+		"a a:retried a a2 a":            {"a open 2@2-3", "a open 2@2-3"}, // a row of the table went bad again
+		"a/5 a:dropped a/5 a:retried":   {"a dropped 1@0-0", ""},
+		"a/5 b/6 a:dropped b:began a/5": {"a dropped 1@0-0, b open 1@1-1, newest b, working [b]", "b open 1@1-1, newest b, working [b]"},
 	} {
 		if got := foldOf(t, new(Fold), story); got != want.all {
 			t.Errorf("%q: %s\nwant %s", story, got, want.all)

@@ -214,12 +214,8 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	if n := len(fold.Entries()); n != len(m.bad) || fold.Foreign+fold.Damaged > 0 {
 		t.Errorf("the dead letter topic has %d events, not %d; %d foreign, %d damaged records", n, len(m.bad), fold.Foreign, fold.Damaged)
 	}
-	copies := 0
-	for _, e := range fold.Entries() {
-		copies += e.Copies
-	}
-	t.Logf("%d good events (%d repeated), %d bad ones (%d letters)", len(arrived), repeated, len(letters), copies)
-	if len(m.bad) < deadLetterEvents/200 || copies == 0 {
+	t.Logf("%d good events (%d repeated), %d bad ones", len(arrived), repeated, len(letters))
+	if len(m.bad) < deadLetterEvents/200 {
 		t.Error("too few bad events: this says nothing")
 	}
 	token := ""
