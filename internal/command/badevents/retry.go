@@ -3,7 +3,6 @@ package badevents
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
@@ -66,7 +66,7 @@ func (t *Topics) Retry(ctx context.Context, selected []*Event, opts RetryOptions
 		return report, nil
 	}
 	if !t.Consumers {
-		t.Router.SetRunID(runID())
+		t.Router.SetRunID(checkpoint.NewRunID(time.Now()))
 		t.Produce(!opts.DryRun)
 	}
 	if err := t.foresee(ctx, events, &opts, report); err != nil || opts.DryRun {
@@ -275,12 +275,4 @@ func refused(e *deadletter.Entry, err error) Refused {
 		r.Error = apart.Reason()
 	}
 	return r
-}
-
-// runID is the run id of the records that a command routes: a random UUID.
-func runID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // it never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
