@@ -25,6 +25,9 @@ import (
 func (r *Relay) formerSlot(ctx context.Context) (slot string, err error) {
 	rec, err := r.stored(ctx)
 	to := r.cfg.counts()
+	if rec != nil && rec.Copy != nil && rec.Copy.Former != nil && rec.Polled.Counts(to) { // a recover that was interrupted has begun the change
+		rec = rec.Copy.Former
+	}
 	if err != nil || rec == nil || rec.Polled.Counts(to) {
 		return "", nil //nolint:nilerr // the relay's loop reads the store once more, and says what is wrong
 	}

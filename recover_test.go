@@ -13,6 +13,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/statelog"
 	"github.com/walpost/walpost/internal/testenv"
@@ -182,5 +183,40 @@ func TestSkipRefusesAHaltOfAnotherSource(t *testing.T) {
 		if (err != nil) != (c.want != "") || err != nil && (!fault.Misconfigured(err) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A recover that changes the source from a slot to polling was interrupted or declined. The next one still tells which slot to drop.
+func TestAnInterruptedChangeOfTheSourceRemembersTheSlot(t *testing.T) {
+	pg := testenv.Postgres(t, "")
+	cfg := DefaultConfig()
+	cfg.Source.DSN, cfg.Source.Table = conf.Secret(pg.Database(t)), "public.outbox"
+	cfg.Source.Kind, cfg.Source.OrderColumn, cfg.Source.Poll.XIDColumn = KindPoll, "seq", "xid"
+	cfg.Kafka.Brokers, cfg.Checkpoint.Store, cfg.Checkpoint.Path = []string{"localhost:1"}, "file", filepath.Join(t.TempDir(), "position")
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot := r.database
+	pg.Exec(t, string(cfg.Source.DSN), "SELECT pg_create_logical_replication_slot('"+slot+"', 'pgoutput')")
+	was := &checkpoint.Record{Name: r.cfg.Name, Epoch: 1, SystemID: "7", Timeline: 1, Database: slot, Slot: slot, Position: 5, RunID: "r", Time: time.Now()}
+	rec := *was
+	rec.Epoch, rec.Slot, rec.Polled, rec.Position, rec.WAL = 2, "", r.cfg.counts(), cdc.Numbered(3), 6
+	rec.Copy = &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: was.Position, Former: was}
+	store, free, err := r.openStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rec := range []*checkpoint.Record{was, &rec} {
+		if _, err := store.Load(t.Context(), r.cfg.Name); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Save(t.Context(), rec.HolderKey(), rec.Encode()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	free()
+	if got, err := r.formerSlot(t.Context()); err != nil || got != slot {
+		t.Errorf("the slot to drop is %q, must be %q: %v", got, slot, err)
 	}
 }
