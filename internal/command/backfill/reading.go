@@ -51,7 +51,7 @@ func unfinished(c checkpoint.Copy, all []*table.Table) (left []*table.Table, err
 	begun := slices.IndexFunc(all, func(t *table.Table) bool { return t.String() == c.At.Table })
 	if c.At.Table != "" && begun < 0 {
 		return nil, fault.Config(fmt.Errorf("table %s is no longer in source.tables, but its %s is not finished: %d rows have been published so far",
-			c.At.Table, c.Origin, c.Rows), "Put the table back under source.tables until its rows are published.")
+			c.At.Table, c.Origin, c.Rows), "If the table was renamed, give it its former name back (ALTER TABLE … RENAME TO …) until its rows are published. Otherwise put the table back under source.tables.")
 	}
 	if begun >= 0 {
 		left = append(left, all[begun])
