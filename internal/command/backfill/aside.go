@@ -18,12 +18,6 @@ func (a Aside) has(rel *cdc.Relation, columns func(*cdc.Relation) router.Columns
 	return key && a(rel.String(), id, uuid)
 }
 
-// isUnique reports whether no two rows of any databases have one event id: it is a uuid and the primary key.
-func isUnique(rel *cdc.Relation, columns func(*cdc.Relation) router.Columns) bool {
-	key, uuid := idIsKey(rel, columns(rel).ID)
-	return key && uuid
-}
-
 // idIsKey reports whether the column of the event id is the primary key, and whether it is a uuid.
 func idIsKey(rel *cdc.Relation, column string) (key, uuid bool) {
 	for _, c := range rel.Columns {

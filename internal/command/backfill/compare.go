@@ -227,7 +227,8 @@ func (c *comparison) take(rec *cdc.Record) bool {
 // compare decides which parts of a row and of a record in Kafka are compared.
 func (rc *recovery) compare(ctx context.Context, r *reading) (*comparison, error) {
 	all := r.reader.Tables()
-	unique := len(all) == 1 && isUnique(all[0].Relation, r.Columns)
+	key, uuid := idIsKey(all[0].Relation, r.Columns(all[0].Relation).ID)
+	unique := len(all) == 1 && key && uuid // no two rows of any databases have one event id
 	timed := r.Columns(all[0].Relation).Timestamp != ""
 	if !timed && !unique {
 		timed = true
