@@ -46,27 +46,10 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 		}
 		return fault.Person(fmt.Errorf("stream of slot %s: a row %s has a text value that is not UTF-8: %w", s.cfg.slot, where, e),
 			pg.RepairText+" The WAL keeps the old value, so the slot cannot read it. "+recoverWithout(s.cfg.slot, "", false), fault.Advice{Command: fault.Command("recover")})
-	case passing(e.Code):
+	case strings.HasPrefix(e.Code, "55"), pg.RetryableState(e.Code): // 55: not in the state for it, which opening again judges
 		return fault.Retry(err)
 	}
 	return err
-}
-
-// passing says whether an error of this SQLSTATE may go away by itself, or is judged better by opening anew.
-func passing(code string) bool {
-	if len(code) != 5 {
-		return false
-	}
-	switch code[:2] {
-	case "08", // connection exceptions
-		"40", // a standby cancels a stream whose slot it has to invalidate
-		"53", // insufficient resources
-		"55", // not in the state for it, in use
-		"57", // shutdowns, cancelled
-		"58": // system errors: a WAL segment that is gone
-		return true
-	}
-	return false
 }
 
 // recoverGone is what to do where the slot is missing or lost. A slot that is made by hand would begin behind the gap.

@@ -160,7 +160,7 @@ func classifyConnect(err error, cc *pgconn.Config, administrator bool) error {
 			if h := connectHint(pgErr, cc, administrator); h != "" {
 				hint = h
 			} else {
-				retry = retry || retryableState(pgErr.Code)
+				retry = retry || RetryableState(pgErr.Code)
 			}
 		case refusesTLS(leaf):
 			hint = cmp.Or(hint, "The server has ssl = off. Set ssl = on in Postgres. Or, if you trust the network in between, write sslmode=disable in source.dsn.")
@@ -242,7 +242,7 @@ func Classify(err error) error {
 	case hasBehaviour(err):
 		return err
 	case errors.As(err, &pgErr):
-		if retryableState(pgErr.Code) {
+		if RetryableState(pgErr.Code) {
 			return fault.Retry(err)
 		}
 		if pgErr.Code == StateNoRight {
@@ -264,8 +264,8 @@ func hasBehaviour(err error) bool {
 	return errors.As(err, &f)
 }
 
-// retryableState says whether a SQLSTATE may go away by itself.
-func retryableState(code string) bool {
+// RetryableState says whether a SQLSTATE may go away by itself.
+func RetryableState(code string) bool {
 	switch {
 	case strings.HasPrefix(code, "08"), // connection
 		strings.HasPrefix(code, "40"),    // serialization, deadlock
