@@ -129,6 +129,9 @@ type PublishedEntry struct {
 	By   string `json:"by"`            // PublishedByTable, PublishedBySchema, PublishedByAll
 	OID  uint32 `json:"oid,omitzero"`  // 0 for PublishedByAll: the publication's own row says it
 	XMin uint32 `json:"xmin,omitzero"` // likewise
+	// Filtered reports whether an entry by table has a row filter. The filter has no effect while an
+	// entry by schema exists. It is not stored, because it is part of the row that XMin is of.
+	Filtered bool `json:"-"`
 }
 
 // What makes a publication contain a table.

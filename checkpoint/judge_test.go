@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,6 +36,12 @@ var looked = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 func descended(f *cdc.Identity, end cdc.LSN) {
 	f.Timeline = 5
 	f.History = append(f.History, cdc.Fork{Timeline: 3, End: end}, cdc.Fork{Timeline: 4, End: end + 0x100})
+}
+
+// bySchema makes r remember that the first table was also published by its schema.
+func bySchema(r *Record) {
+	t := &r.Published.Tables[0]
+	t.Entries = append([]cdc.PublishedEntry{{By: cdc.PublishedBySchema, OID: 5, XMin: 900}}, t.Entries...)
 }
 
 // altered is found with another xmin of its publication.
@@ -238,6 +245,18 @@ var judgements = []struct {
 	}},
 	{what: "a further entry", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].Entries = append([]cdc.PublishedEntry{{By: cdc.PublishedBySchema, OID: 5, XMin: 900}}, f.Published.Tables[0].Entries...)
+	}},
+	{what: "the schema's entry was dropped, and the table's has no filter", start: 0x2000, change: func(r *Record, _ *cdc.Identity) {
+		bySchema(r)
+	}},
+	{what: "the schema's entry was dropped, and the table's filter acts", reason: PublicationChanged, from: 0x1E00, change: func(r *Record, f *cdc.Identity) {
+		bySchema(r)
+		f.Published.Tables[0].Entries[0].Filtered = true
+	}, says: `the entry of table public.outbox in publication "walpost" was altered (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
+	{what: "the schema's entry still keeps the table's filter from acting", start: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		bySchema(r)
+		f.Published.Tables[0].Entries = slices.Clone(r.Published.Tables[0].Entries)
+		f.Published.Tables[0].Entries[1].Filtered = true
 	}},
 	{what: "a table with another name", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables = []cdc.PublishedTable{f.Published.Tables[0]}

@@ -156,18 +156,23 @@ func names(tables []cdc.PublishedTable) string {
 }
 
 // tableChange says how the place of a table in the publication changed, "" for not at all. A table
-// is published as long as one of its entries exists, so one entry that stayed is enough.
+// is published as long as one of its entries exists, so one entry that stayed is enough. It isn't
+// if its row filter had no effect until an entry by schema was removed.
 func tableChange(was, is *cdc.PublishedTable) ChangeKind {
 	if is.OID != was.OID {
 		return Replaced
 	}
+	row := func(e, now cdc.PublishedEntry) bool { return now.By == e.By && now.OID == e.OID }
+	unfiltered := slices.ContainsFunc(was.Entries, func(e cdc.PublishedEntry) bool {
+		return e.By != cdc.PublishedByTable && !slices.ContainsFunc(is.Entries, func(now cdc.PublishedEntry) bool { return row(e, now) })
+	})
 	how := Readded
 	for _, e := range was.Entries {
 		for _, now := range is.Entries {
 			switch {
-			case now == e:
+			case row(e, now) && now.XMin == e.XMin && !(now.Filtered && unfiltered):
 				return ""
-			case now.By == e.By && now.OID == e.OID:
+			case row(e, now):
 				how = Altered
 			}
 		}
@@ -196,8 +201,17 @@ func (c *Change) String() string {
 
 // digest writes what distinguishes this change from any other.
 func (c *Change) digest(w io.Writer) {
-	fmt.Fprintf(w, "%q %q %s %v %v\n", c.Publication, c.Table, c.How, c.Before, c.After)
+	fmt.Fprintf(w, "%q %q %s %v %v\n", c.Publication, c.Table, c.How, rows(c.Before), rows(c.After))
 	if c.Why != "" {
 		fmt.Fprintf(w, "%q\n", c.Why)
 	}
+}
+
+// rows are the stored fields of entries: a record that was read back must give the same digest.
+func rows(entries []cdc.PublishedEntry) string {
+	var all []string
+	for _, e := range entries {
+		all = append(all, fmt.Sprintf("{%s %d %d}", e.By, e.OID, e.XMin))
+	}
+	return "[" + strings.Join(all, " ") + "]"
 }

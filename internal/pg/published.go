@@ -25,9 +25,10 @@ type Publishing struct {
 func (n Names) ReadPublishing(ctx context.Context, conn *pgconn.PgConn, version int) (Publishing, error) {
 	p := Publishing{Published: cdc.Published{Publication: n.Publication}}
 	type entry struct {
-		By   string
-		OID  uint32 `json:",string"`
-		XMin uint32 `json:",string"`
+		By       string
+		OID      uint32 `json:",string"`
+		XMin     uint32 `json:",string"`
+		Filtered bool
 	}
 	type table struct {
 		Ord     int
@@ -51,7 +52,7 @@ func (n Names) ReadPublishing(ctx context.Context, conn *pgconn.PgConn, version 
 		}
 		published := cdc.PublishedTable{Name: tables[t.Ord].String(), OID: t.OID}
 		for _, e := range t.Entries {
-			published.Entries = append(published.Entries, cdc.PublishedEntry{By: e.By, OID: e.OID, XMin: e.XMin})
+			published.Entries = append(published.Entries, cdc.PublishedEntry{By: e.By, OID: e.OID, XMin: e.XMin, Filtered: e.Filtered})
 		}
 		p.Tables = append(p.Tables, published)
 	}
@@ -80,20 +81,21 @@ func (n Names) publishingQuery(version int) string {
 	for i, t := range n.Tables {
 		values = append(values, fmt.Sprintf("(%d, %s::text, %s::text)", i, pgname.QuoteLiteral(t.Schema), pgname.QuoteLiteral(t.Name)))
 	}
-	schemas := ""
+	filtered, schemas := "false", ""
 	if version >= 150000 {
-		schemas = ` UNION ALL SELECT t.ord, '` + cdc.PublishedBySchema + `', pn.oid, pn.xmin FROM t JOIN pg_class a ON a.oid = ANY (t.above)
+		filtered = "pr.prqual IS NOT NULL"
+		schemas = ` UNION ALL SELECT t.ord, '` + cdc.PublishedBySchema + `', pn.oid, pn.xmin, false FROM t JOIN pg_class a ON a.oid = ANY (t.above)
   JOIN pg_publication_namespace pn ON pn.pnnspid = a.relnamespace JOIN p ON p.oid = pn.pnpubid`
 	}
 	return `WITH p AS (SELECT oid, xmin, puballtables FROM pg_publication WHERE pubname = ` + pgname.QuoteLiteral(n.Publication) + `),
  t AS (SELECT v.ord, c.oid, array_append(ARRAY(SELECT relid::oid FROM pg_partition_ancestors(c.oid)), c.oid) AS above
   FROM (VALUES ` + strings.Join(values, ", ") + `) v(ord, nsp, rel) JOIN pg_namespace n ON n.nspname = v.nsp
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = v.rel AND c.relkind IN ('r', 'p')),
- e(ord, by, oid, xmin) AS (SELECT DISTINCT * FROM (
-  SELECT t.ord, '` + cdc.PublishedByTable + `' AS by, pr.oid, pr.xmin FROM t JOIN pg_publication_rel pr ON pr.prrelid = ANY (t.above) JOIN p ON p.oid = pr.prpubid
-  UNION ALL SELECT t.ord, '` + cdc.PublishedByAll + `', NULL, NULL FROM t JOIN p ON p.puballtables` + schemas + `) all_of_them)
+ e(ord, by, oid, xmin, filtered) AS (SELECT DISTINCT * FROM (
+  SELECT t.ord, '` + cdc.PublishedByTable + `' AS by, pr.oid, pr.xmin, ` + filtered + ` FROM t JOIN pg_publication_rel pr ON pr.prrelid = ANY (t.above) JOIN p ON p.oid = pr.prpubid
+  UNION ALL SELECT t.ord, '` + cdc.PublishedByAll + `', NULL, NULL, false FROM t JOIN p ON p.puballtables` + schemas + `) all_of_them)
  SELECT p.oid, p.xmin, (SELECT json_agg(json_build_object('ord', t.ord, 'oid', t.oid, 'entries',
-   (SELECT json_agg(json_build_object('by', e.by, 'oid', e.oid, 'xmin', e.xmin) ORDER BY e.by, e.oid) FROM e WHERE e.ord = t.ord))) FROM t) AS tables,
+   (SELECT json_agg(json_build_object('by', e.by, 'oid', e.oid, 'xmin', e.xmin, 'filtered', e.filtered) ORDER BY e.by, e.oid) FROM e WHERE e.ord = t.ord))) FROM t) AS tables,
   coalesce((SELECT bool_and(age(x.xmin) > age(s.catalog_xmin)) FROM pg_replication_slots s, (SELECT p.xmin UNION ALL SELECT e.xmin FROM e WHERE e.xmin IS NOT NULL) x
    WHERE s.slot_name = ` + pgname.QuoteLiteral(n.Slot) + `), false) AS settled
  FROM p`
