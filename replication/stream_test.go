@@ -230,6 +230,22 @@ func TestRowsFromBeforeThePublicationKnewTheRootAreTheTables(t *testing.T) {
 	})
 }
 
+// The server describes the partition beside the root, but the rows are the root's: nothing is to be said about the partition.
+func TestRowsOfPartitionsComeWithoutAWarning(t *testing.T) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, "CREATE TABLE outbox (aggregate_id text, payload text) PARTITION BY LIST (aggregate_id)", "CREATE TABLE leaf PARTITION OF outbox DEFAULT",
+			"CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)")
+		w.cfg.Needs = nil
+		w.exec(w.slotOf("pgoutput"), "INSERT INTO outbox VALUES ('a')")
+		s := w.stream(0)
+		w.until(s, "aggregate_id", func(ev *cdc.Event) bool { return ev.Kind == cdc.Commit })
+		if strings.Contains(w.logs.String(), "under another name") {
+			t.Error(w.logs)
+		}
+		w.close(s)
+	})
+}
+
 // Rows come under the name that their table had when they were written. The stream and the reading ahead give them the present name.
 // A table that has the former name now keeps it, and so does one of the configured tables that swapped their names.
 func TestRowsOfARenamedTableHaveItsPresentName(t *testing.T) {

@@ -26,14 +26,15 @@ import (
 //
 // The message formats: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 type Decoder struct {
-	// fill completes a relation that nobody has seen yet, from the catalog. Nil: there is nothing to complete.
+	// fill completes a relation from the catalog before its first row. Nil: there is nothing to complete.
 	fill func(*cdc.Relation) error
 	// messages says which logical messages are events.
 	messages Messages
 
 	relations map[uint32]*cdc.Relation
-	types     map[uint32]string // names by OID, from Type messages
-	newest    *cdc.Relation     // of the newest row: spares the lookup
+	unused    map[uint32]*cdc.Relation // described since their last row, and not completed yet
+	types     map[uint32]string        // names by OID, from Type messages
+	newest    *cdc.Relation            // of the newest row: spares the lookup
 
 	InTx      bool      // a transaction is open
 	CommitLSN cdc.LSN   // of the open transaction, from its Begin
@@ -51,6 +52,7 @@ func NewDecoder(start cdc.LSN, fill func(*cdc.Relation) error, m Messages) *Deco
 		fill:      fill,
 		messages:  m,
 		relations: make(map[uint32]*cdc.Relation),
+		unused:    make(map[uint32]*cdc.Relation),
 		types:     make(map[uint32]string),
 		Ended:     start,
 	}
@@ -208,12 +210,34 @@ func (d *Decoder) row(m *cursor) (*cdc.Relation, error) {
 	if d.newest != nil && d.newest.ID == oid {
 		return d.newest, nil
 	}
+	if err := d.complete(oid); err != nil {
+		return nil, err
+	}
 	rel := d.relations[oid]
 	if rel == nil {
 		return nil, fmt.Errorf("row of relation %d, which was not described before", oid)
 	}
 	d.newest = rel
 	return rel, nil
+}
+
+// complete takes over the newest description of a relation. One that is the same in all we know keeps its pointer. With
+// publish_via_partition_root the server also describes partitions, whose rows come as rows of the root: they are never completed.
+func (d *Decoder) complete(oid uint32) error {
+	rel := d.unused[oid]
+	if rel == nil {
+		return nil
+	}
+	if d.fill != nil {
+		if err := d.fill(rel); err != nil {
+			return fmt.Errorf("describe %s from the catalog: %w", rel, err)
+		}
+	}
+	delete(d.unused, oid)
+	if known := d.relations[oid]; known == nil || !reflect.DeepEqual(known, rel) {
+		d.relations[oid] = rel
+	}
+	return nil
 }
 
 // Messages says which logical messages are events. The zero value wants none.
@@ -255,8 +279,7 @@ func (d *Decoder) logical(m *cursor) (bool, error) {
 	return true, nil
 }
 
-// relation reads a table's description. The server repeats it whenever something about the table may have changed; one
-// that is the same in all we know keeps its pointer.
+// relation reads a table's description. The server repeats it whenever something about the table may have changed.
 func (d *Decoder) relation(m *cursor) error {
 	rel := &cdc.Relation{ID: m.uint32(), Schema: m.text(), Name: m.text(), ReplicaIdentity: m.byte()}
 	n := int(m.uint16())
@@ -274,15 +297,7 @@ func (d *Decoder) relation(m *cursor) error {
 	if m.short {
 		return errShort
 	}
-	if d.fill != nil {
-		if err := d.fill(rel); err != nil {
-			return fmt.Errorf("describe %s from the catalog: %w", rel, err)
-		}
-	}
-	if known := d.relations[rel.ID]; known != nil && reflect.DeepEqual(known, rel) {
-		return nil
-	}
-	d.relations[rel.ID], d.newest = rel, nil
+	d.unused[rel.ID], d.newest = rel, nil
 	return nil
 }
 
