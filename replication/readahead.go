@@ -21,13 +21,17 @@ const (
 )
 
 // ErrNoReadAhead says that nobody can tell what the stream will give: this server does not let the role copy the slot, or the stream itself
-// cannot be read, because the publication did not exist at a position that the slot still has to read.
+// cannot be read, because the publication did not exist at a position that the slot still has to read. Or the server's keepalives, which tell that
+// an idle stream has come far enough, are not to be trusted.
 var ErrNoReadAhead = errors.New("the slot cannot be read ahead")
 
 // ReadAhead hands every row that the slot's stream from from on will give as an insert, of a transaction that is wholly before upTo, to each.
 // A row is valid until each returns. The slot stays where it is, and may be in use: what is read is a copy of it. The copy is temporary: it ends with
 // this call, or with the process.
 func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.LSN, each func(row *cdc.Row) error) error {
+	if !s.cfg.ConfirmKeepalives {
+		return fmt.Errorf("%w: source.confirm_keepalives is false", ErrNoReadAhead)
+	}
 	if !reached(upTo, from) { // rows of before the stream may be missing in that reading
 		return fault.Retry(fmt.Errorf("the server that the table was read from is only at %s, but the stream begins at %s: two connections to source.dsn reached different servers", upTo, from))
 	}

@@ -95,6 +95,11 @@ func TestReadAheadSaysWhatKeepsIt(t *testing.T) {
 	if _, err := w.ahead(0); !fault.Retryable(err) || !strings.Contains(fault.Hint(err), "max_replication_slots") {
 		t.Errorf("no slot is free: %v, hint %q", err, fault.Hint(err))
 	}
+	w.cfg.ConfirmKeepalives = false
+	if _, err := w.ahead(0); !errors.Is(err, ErrNoReadAhead) || !strings.Contains(err.Error(), "source.confirm_keepalives is false") {
+		t.Errorf("keepalives that run ahead: %v", err)
+	}
+	w.cfg.ConfirmKeepalives = true
 	role := w.restricted()
 	w.exec("ALTER ROLE "+role+" REPLICATION", "GRANT SELECT ON outbox TO "+role, "REVOKE EXECUTE ON FUNCTION pg_copy_logical_replication_slot(name, name, boolean) FROM public")
 	if _, err := w.ahead(0); !errors.Is(err, ErrNoReadAhead) {
