@@ -133,13 +133,17 @@ func (j *judgement) slot() {
 	const name = condition.Slot
 	s := j.f.Slot
 	other := fix.Fix{fix.Words("Set source.slot to another name, or drop that slot if nobody needs it:"), fix.SQL("SELECT pg_drop_replication_slot(" + pgname.QuoteLiteral(j.cfg.Slot) + ");")}
+	absent, missing := s == nil, "does not exist"
+	if s != nil && s.Lost() != "" && !j.foreign() {
+		absent, missing = true, "is invalidated ("+s.Lost()+")"
+	}
 	switch {
-	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Version < pg.FailoverVersion:
+	case absent && j.makes && j.cfg.Failover && j.f.Server.Version < pg.FailoverVersion:
 		j.misconfigured(name, j.cannotFailover(),
 			"source.failover: needs Postgres 17 or newer (this is %d)", j.f.Server.Version/10000)
-	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Recovery:
+	case absent && j.makes && j.cfg.Failover && j.f.Server.Recovery:
 		j.fail(name, j.cannotFailover(),
-			"slot %s does not exist, and a standby cannot create a slot that survives a failover (source.failover)", j.cfg.Slot)
+			"slot %s %s, and a standby cannot create a slot that survives a failover (source.failover)", j.cfg.Slot, missing)
 	case s == nil && !j.makes:
 		j.fail(name, fix.Fix{fix.Words("Check source.dsn and source.slot first: the server or the slot's name may be wrong, or the slot of a Debezium connector was dropped. " +
 			"A new slot has no events from before its creation. If walpost used the slot before, do not create the slot. " + fault.Recover(j.cfg.tableless()) +

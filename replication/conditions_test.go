@@ -140,8 +140,11 @@ func TestASlotThatIsToSurviveAFailover(t *testing.T) {
 			t.Errorf("%+v: without source.failover: %s", c, all)
 		}
 		cfg.Failover = true
-		if got := fixOf(nil, true); !strings.Contains(got, c.makes) || c.makes == "" && got != "" {
-			t.Errorf("%+v: the slot is made: %s", c, got)
+		lost := &ipg.Slot{Type: "logical", Plugin: "pgoutput", WALStatus: "lost", Confirmed: 1} // one that is made is dropped before
+		for _, slot := range []*ipg.Slot{nil, lost} {
+			if got := fixOf(slot, true); !strings.Contains(got, c.makes) || c.makes == "" && got != "" {
+				t.Errorf("%+v: the slot is made, was %+v: %s", c, slot, got)
+			}
 		}
 		if got := fixOf(exists, false); !strings.Contains(got, c.exists) {
 			t.Errorf("%+v: the slot exists: %s", c, got)
