@@ -214,8 +214,8 @@ func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
 	if h, err := reader.Read(t.Context(), false); err != nil || !h.Exists || h.Server == 0 {
 		t.Errorf("health: %+v, %v", h, err)
 	}
-	if _, err := s.Check(t.Context()); err != nil {
-		t.Errorf("check: %v", err)
+	if found, err := s.Check(t.Context()); err != nil || found.Timeline != 1 {
+		t.Errorf("check: %v, timeline %d", err, found.Timeline)
 	}
 	made.Close(t.Context())
 	standby.Promote(t)
@@ -223,5 +223,27 @@ func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
 	promoted := w.mustOpen(w.source(), false).Identity()
 	if promoted.Timeline != 2 || len(promoted.History) != 1 || promoted.History[0].Timeline != 1 || promoted.History[0].End == 0 || promoted.SystemID != made.Identity().SystemID {
 		t.Errorf("promoted: %+v", promoted)
+	}
+}
+
+// A standby follows another one that was promoted. It stays in recovery, and its walsenders go on. What it has replayed since is of the new timeline.
+func TestCheckOfAStandbySaysWhichTimelineItHasReplayed(t *testing.T) {
+	primary := testenv.Postgres(t, "17", testenv.Private())
+	w := newWorld(t, primary, outboxTable, publicationForOutbox)
+	promoted, follows := primary.Standby(t), primary.Standby(t)
+	w.cfg.DSN = conf.Secret(follows.DSN(w.cfg.Slot) + "&target_session_attrs=any")
+	s := w.source()
+	if found, err := s.Check(t.Context()); found.Timeline != 1 {
+		t.Fatalf("before: timeline %d, %v", found.Timeline, err)
+	}
+	promoted.CatchUp(t, primary)
+	follows.CatchUp(t, primary)
+	promoted.Promote(t)
+	follows.Exec(t, follows.DSN("postgres"), "ALTER SYSTEM SET primary_slot_name = ''",
+		fmt.Sprintf("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=%d user=postgres sslmode=disable'", promoted.Port()), "SELECT pg_reload_conf()")
+	promoted.Exec(t, promoted.DSN("postgres"), "CREATE TABLE on_the_new_timeline ()")
+	follows.CatchUp(t, promoted)
+	if found, err := s.Check(t.Context()); found.Timeline != 2 || !found.Recovering {
+		t.Errorf("after: timeline %d, recovering %t, %v", found.Timeline, found.Recovering, err)
 	}
 }

@@ -312,7 +312,7 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 	if err != nil {
 		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
-	found = identityOf(pg.System{ID: f.Server.SystemID, Timeline: f.Server.Timeline}, &s.cfg, f)
+	found = identityOf(pg.System{ID: f.Server.SystemID, Timeline: s.timeline(ctx, f)}, &s.cfg, f)
 	if unmet := s.cfg.unmetRunning(f); len(unmet) > 0 {
 		bad := unmet[0]
 		if bad.Need == condition.Losing && f.Slot != nil && f.Slot.Lost() == "" {
@@ -322,4 +322,22 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 		return found, bad.Fault(true)
 	}
 	return found, f.Publishing.Steady()
+}
+
+// timeline is the timeline of the server that f is of, 0 if it's unknown. Only IDENTIFY_SYSTEM tells which one a standby has replayed, and that
+// changes without a restart when its primary is replaced by another standby.
+func (s *Source) timeline(ctx context.Context, f *pg.Facts) uint32 {
+	if !f.Server.Recovery {
+		return f.Server.Timeline
+	}
+	conn, err := s.connectBeside(ctx, f)
+	if err != nil {
+		return 0
+	}
+	defer pg.Close(conn)
+	sys, err := pg.Identify(ctx, conn)
+	if err != nil {
+		return 0
+	}
+	return sys.Timeline
 }
