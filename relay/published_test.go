@@ -209,6 +209,21 @@ func TestWhatKeptRowsOutOfTheStreamIsRefusedOnceItIsMended(t *testing.T) {
 	})
 }
 
+// A column that was dropped keeps no row out of the stream, and the slot waits for its return.
+func TestALookThatFindsNothingLostDoesNotTellOfMissingEvents(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		publishing(w)
+		r := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		w.do(func() { w.checkErr = fault.Person(errors.New("there is no column payload"), "") })
+		<-r.done
+		if err := r.err.Error(); !strings.Contains(err, "no column payload") || strings.Contains(err, "events after") {
+			t.Errorf("halted by %v", err)
+		}
+	})
+}
+
 // A lost slot has lost what was not delivered, and not only what was written since the newest look.
 func TestALookThatFindsTheSlotLostNamesWhatIsNotDelivered(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
@@ -222,7 +237,10 @@ func TestALookThatFindsTheSlotLostNamesWhatIsNotDelivered(t *testing.T) {
 			w.commit("a")
 			time.Sleep(10 * time.Second)
 		}
-		w.do(func() { w.checkErr = fault.Person(errors.New("the slot is lost"), "") })
+		w.do(func() {
+			w.checkErr = fault.Person(errors.New("the slot is lost"), "")
+			w.id.SlotFound.Invalidation = "wal_removed"
+		})
 		<-r.done
 		var gap cdc.Position
 		if _, at, ok := strings.Cut(r.err.Error(), "events after "); ok {

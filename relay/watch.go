@@ -91,10 +91,12 @@ func (m *monitor) checked(k *sighting, p phase) error {
 		// A failover or a restart ends the stream, and the next attempt judges the whole identity.
 		err = fault.Retry(fmt.Errorf("%w, on a server other than the session's, or after a restart", err))
 	case fault.NeedsPerson(err) && c.looked != nil:
-		from := p.safe()
+		slot, from := &k.found.SlotFound, p.safe()
 		if k.found.Unpublished != "" { // the next start refuses, even if all is put right by then
 			from = c.looked.LSN.Position() // the slot still gives what was written before
 			c.looked = c.looked.Broken(k.found.Unpublished)
+		} else if slot.Exists && slot.Invalidation == "" { // such as a dropped column: the slot still gives everything
+			break
 		}
 		err = fmt.Errorf("%w; events after %s may be missing", err, from)
 	case err == nil && elsewhere && m.sess == nil: // the next session finds out

@@ -318,7 +318,9 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 		if bad.Need == condition.Losing && f.Slot != nil && f.Slot.Lost() == "" {
 			found.Unpublished = bad.Why
 		}
-		bad.Fix = s.cfg.afterLoss(f, bad)
+		if bad.Need == condition.Losing || f.Slot == nil {
+			bad.Fix = s.cfg.afterLoss(f, bad)
+		}
 		return found, bad.Fault(true)
 	}
 	return found, f.Publishing.Steady()
