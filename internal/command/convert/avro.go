@@ -1,10 +1,11 @@
 package convert
 
 import (
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
-	"github.com/walpost/walpost/internal/command/convert/input"
 	"github.com/walpost/walpost/internal/conf"
 )
 
@@ -71,8 +72,8 @@ func writeRegistered(w *writer, class, which string, s converterOptions) {
 			w.idle(s.prefix+name, "walpost keeps the ids of all schemas")
 		}
 	}
-	for _, e := range w.in.List {
-		if strings.HasPrefix(e.Name, s.prefix) && !w.done[e.Name] && w.in.Format != input.Server {
+	for _, name := range slices.Sorted(maps.Keys(w.in.ByName)) { // of the connector or its worker
+		if e := w.in.ByName[name]; strings.HasPrefix(name, s.prefix) && !w.done[e.Name] {
 			w.bad(e.Name, "walpost has no such converter option: leave the option out, or write its equivalent under schema_registry")
 		}
 	}

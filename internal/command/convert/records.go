@@ -2,6 +2,7 @@ package convert
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/walpost/walpost/internal/command/convert/input"
@@ -120,7 +121,9 @@ func serverFormat(w *writer, which string) {
 		return
 	}
 	for _, e := range w.in.List {
-		if rest, ok := strings.CutPrefix(e.Name, "debezium.format."); ok && w.in.ByName[option+"."+rest] == nil {
+		rest, ok := strings.CutPrefix(e.Name, "debezium.format.")
+		first, _, _ := strings.Cut(rest, ".")
+		if ok && !slices.Contains(converted, first) && w.in.ByName[option+"."+rest] == nil {
 			w.in.ByName[option+"."+rest] = e
 		}
 	}
