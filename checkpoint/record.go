@@ -143,13 +143,13 @@ func (r *Record) Follow(base, held *Record, copies bool) {
 		r.Parking = held.Parking // also behind a gap: the topic is the same
 		r.Epoch, r.RunID = held.Epoch+1, held.RunID
 	}
-	r.RunID = cmp.Or(r.RunID, NewRunID(r.Time))
+	r.RunID = cmp.Or(r.RunID, newRunID(r.Time))
 }
 
-// NewRunID makes a run id: a UUID of version 7 (RFC 9562). Debezium makes one at each start of its task.
+// newRunID makes a run id: a UUID of version 7 (RFC 9562). Debezium makes one at each start of its task.
 // walpost makes one with the first checkpoint record only, because a new one would make a second
 // delivery differ from the first.
-func NewRunID(now time.Time) string {
+func newRunID(now time.Time) string {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:], uint64(now.UnixMilli())<<16)
 	rand.Read(b[6:]) // crypto/rand documents that it never fails

@@ -33,7 +33,6 @@ func checkRows(ctx context.Context, run *Run) (topics map[string]topicTraffic, f
 	ctx, cancel := context.WithTimeout(ctx, 2*sampleTime)
 	defer cancel()
 	s := sampler{List: condition.List{Side: Postgres}, run: run, topics: map[string]topicTraffic{}}
-	run.Router.SetRunID("00000000-0000-7000-8000-000000000000") // as long as a real one
 	reader, err := s.open(ctx)
 	if err != nil {
 		return s.topics, nil // checkPostgres says why the database cannot be reached, or the table not be read

@@ -1,6 +1,8 @@
 package router
 
 import (
+	"crypto/rand"
+	"fmt"
 	"slices"
 
 	"github.com/walpost/walpost/cdc"
@@ -44,13 +46,20 @@ type fixed struct {
 	last    []cdc.Header // inserted behind all others
 	// inserted are the inserted headers of both kinds, for records that have no others.
 	inserted []cdc.Header
-	ready    bool // the run id is there, or not needed
 }
 
-// SetRunID sets the header __debezium.context.runId. With extended headers, Route returns an error
-// before the first call. SetRunID must not be called at the same time as Route.
+// newRunID makes a random UUID, as Debezium does at each start of its task.
+func newRunID() string {
+	var b [16]byte
+	rand.Read(b[:]) // crypto/rand documents that it never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// SetRunID sets the header __debezium.context.runId. Until then, it is a random UUID, which is right for records that
+// no relay repeats. SetRunID must not be called at the same time as Route.
 func (r *Router) SetRunID(id string) {
-	r.fixed = fixed{ready: !r.cfg.ExtendedHeaders || id != ""}
+	r.fixed = fixed{}
 	f := &r.fixed
 	insert := func(to *[]cdc.Header, name, text string) {
 		value, _, err := r.convs.header.Append(nil, "", &connect.Schema{Type: connect.String}, text)
@@ -59,7 +68,7 @@ func (r *Router) SetRunID(id string) {
 		}
 		*to = append(*to, cdc.Header{Key: name, Value: value})
 	}
-	if r.cfg.ExtendedHeaders && f.ready {
+	if r.cfg.ExtendedHeaders {
 		insert(&f.context, logicalNameHeader, r.cfg.TopicPrefix)
 		insert(&f.context, taskIDHeader, "0")
 		insert(&f.context, connectorHeader, "postgresql")
@@ -90,11 +99,6 @@ func (r *Router) headersBeforeID(buf []byte, p *plan, row *row, oldKey []any, re
 			return buf, problem
 		}
 		rec.Headers = append(rec.Headers, cdc.Header{Key: oldKeyHeader, Value: value})
-	}
-	if !r.fixed.ready {
-		return buf, &Problem{
-			Rule: OptionValid, Option: "records.extended.headers.enabled", Message: "there is no run id yet for the header " + runIDHeader,
-		}
 	}
 	rec.Headers = append(rec.Headers, r.fixed.context...)
 	if p.spanContext != nil {

@@ -3,8 +3,8 @@
 // id the key and the payload the value. Further columns become headers, the partition or fields of
 // the value.
 //
-// The package is pure: it has no I/O, no clock and no goroutines. The same row always gives the
-// same record, byte for byte. The rules come from Debezium 3.6 (EventRouterDelegate and the
+// The package is pure: it has no I/O, no clock and no goroutines. With one run id, the same row
+// always gives the same record, byte for byte. The rules come from Debezium 3.6 (EventRouterDelegate and the
 // Postgres connector) and from Kafka Connect's converters. These differences are deliberate:
 //   - The default timestamp is the commit time. Debezium reads a clock.
 //   - The column of the timestamp may be a timestamptz.
@@ -88,7 +88,7 @@ func New(cfg Config) (*Router, error) {
 	if cfg.DebeziumMessages {
 		r.debezium = r.newDebeziumMessages()
 	}
-	r.SetRunID("")
+	r.SetRunID(newRunID())
 	return r, nil
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
@@ -66,7 +65,6 @@ func (t *Topics) Retry(ctx context.Context, selected []*Event, opts RetryOptions
 		return report, nil
 	}
 	if !t.Consumers {
-		t.Router.SetRunID(checkpoint.NewRunID(time.Now()))
 		t.Produce(!opts.DryRun)
 	}
 	if err := t.foresee(ctx, events, &opts, report); err != nil || opts.DryRun {

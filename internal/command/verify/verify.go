@@ -202,7 +202,6 @@ func Run(ctx context.Context, cfg Config, opts Options) (*Report, error) {
 		return nil, err
 	}
 	defer v.client.Close()
-	v.Router.SetRunID("any") // the header is not compared
 	if v.Polled != nil {
 		if v.reached, err = v.Polled.Reached(ctx); err != nil {
 			return nil, err

@@ -548,6 +548,7 @@ func TestEveryKindOfRecordIsRecognised(t *testing.T) {
 			w.cfg.Router.SetRunID("the relay's")
 			all := w.records()
 			w.send(all[0], all[1])
+			w.cfg.Router.SetRunID("verify's own")
 			r := w.verify()
 			if w.wants(r, 0, "missing c -1"); r.Matched != 2 {
 				t.Errorf("%+v", r)
