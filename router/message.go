@@ -21,10 +21,11 @@ import (
 // A message is routed as the row of a table that has exactly the columns that the options name. Its
 // content is a JSON object with a field for each of them. docs/write-events.md has the rules.
 type messages struct {
-	rel    *cdc.Relation // nil before the first message
-	fields []string      // the option that needs the column; "" if the field may be absent
-	seen   []bool        // which fields the present message has
-	event  cdc.Event     // the present message as the insert of a row; reused
+	rels   map[string]*cdc.Relation // by the name, which has the prefix; each has a plan
+	rel    *cdc.Relation            // of the present message
+	fields []string                 // the option that needs the column; "" if the field may be absent
+	seen   []bool                   // which fields the present message has
+	event  cdc.Event                // the present message as the insert of a row; reused
 }
 
 // CheckMessages returns why no message could be routed with these options, or nil.
@@ -101,11 +102,17 @@ func (r *Router) messageColumns(name string) (rel *cdc.Relation, options []strin
 // expand returns the message ev as the insert of a row. It is valid until the next call. What is
 // wrong with the content is returned beside as much of the row as could be read.
 func (m *messages) expand(r *Router, ev *cdc.Event) (*cdc.Event, *Problem) {
-	if name := ev.Row.Relation.Name; m.rel == nil || m.rel.Name != name {
-		m.rel, m.fields = r.messageColumns(name)
+	name := ev.Row.Relation.Name
+	if m.rel = m.rels[name]; m.rel == nil {
+		if len(m.rels) >= maxPlans || m.rels == nil {
+			m.rels = map[string]*cdc.Relation{}
+		}
+		m.rel, m.fields = r.messageColumns(name) // every name has the same fields
+		m.rels[name] = m.rel
 		m.seen = make([]bool, len(m.fields))
-		m.event.Row = cdc.Row{Relation: m.rel, Values: make([]cdc.Value, len(m.fields))}
+		m.event.Row.Values = make([]cdc.Value, len(m.fields))
 	}
+	m.event.Row.Relation = m.rel
 	clear(m.seen)
 	clear(m.event.Row.Values)
 	m.event.Kind, m.event.LSN, m.event.Time = cdc.Insert, ev.LSN, ev.Time
