@@ -43,12 +43,7 @@ type DelegatingConverter struct {
 }
 
 // A Registry gives the ids of schemas. Its error is what Route returns, in place of a *RowError.
-type Registry interface {
-	// SchemaID returns the id of a schema in a subject. format is AVRO, JSON or PROTOBUF. With register, it registers
-	// the schema. Otherwise with latest, it is the id of the subject's latest version. The id 0 stands for a schema that has none yet: the
-	// Router asks again for the next record.
-	SchemaID(subject, schema, format string, register, latest bool) (uint32, error)
-}
+type Registry = connect.Registry
 
 // A Validator checks payloads. Its error is what Route returns, in place of a *RowError.
 type Validator interface {

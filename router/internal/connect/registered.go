@@ -17,7 +17,8 @@ type RegistryOptions struct {
 
 // A Registry knows the ids of schemas. A converter asks it once for each topic and schema.
 type Registry interface {
-	// SchemaID has the format of the schema as the registry names it: AVRO, JSON or PROTOBUF. The id 0 stands for a schema that has none
+	// SchemaID returns the id of a schema in a subject. format is AVRO, JSON or PROTOBUF. With register, it registers
+	// the schema. Otherwise with latest, it is the id of the subject's latest version. The id 0 stands for a schema that has none
 	// yet: a converter asks again for the next value.
 	SchemaID(subject, schema, format string, register, latest bool) (uint32, error)
 }
