@@ -263,30 +263,6 @@ func TestAnEnvelopesSchemaIsOfItsRow(t *testing.T) {
 	}
 }
 
-// A row is older than the NOT NULL of its column. Kafka Connect refuses a structure in which a required field has no value
-// (testdata/debezium/types.txt has the words for one). A converter that writes text would not notice.
-func TestAnEnvelopeNeedsAValueOfEachColumnThatIsNotNull(t *testing.T) {
-	rel := table("id uuid not null key", "aggregate_type text not null", "aggregate_id text", "payload numeric not null", "r numeric not null", "v numeric")
-	for _, c := range []struct{ payload, r, v, want string }{
-		{"1", null, "1", `Invalid value: null used for required field: "r", schema type: STRUCT`},
-		{null, "1", "1", `Invalid value: null used for required field: "payload", schema type: STRUCT`},
-		{"1", "1", null, ""},
-	} {
-		for name, converter := range map[string]func(*Config){"string": nil, "json": jsonValues, "json with schemas": schemas} {
-			got := result(t, func(cfg *Config) {
-				cfg.AdditionalPlacement = "r:envelope,v:envelope"
-				if converter != nil {
-					converter(cfg)
-				}
-			}, insert(rel, "u-1", "order", "k", c.payload, c.r, c.v))
-			got = strings.ReplaceAll(got, "'", `"`)
-			if failed := strings.HasPrefix(got, "!"); failed != (c.want != "") || !strings.Contains(got, c.want) {
-				t.Errorf("%s, %+v: got %s", name, c, got)
-			}
-		}
-	}
-}
-
 // updated is an event that changes was, the old key or row, to is. A value "~" is one that the
 // server did not send.
 func updated(rel *cdc.Relation, was, is []string) *cdc.Event {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -15,20 +16,22 @@ type plan struct {
 	rel              *cdc.Relation
 	id, key, payload column
 	route            column
-	headers          []column  // the headers after "id", in the order of the option
-	objects          []column  // JSON objects whose fields are further headers
-	absent           []string  // columns of such objects that the table lacks: its rows have none
-	partition        *column   // nil if the key decides on the partition
-	stamp            *column   // nil if the timestamp is the commit time
-	envelope         *envelope // nil if the payload is the value
-	oldKey           *oldKey   // nil if the table has no primary key
-	spanContext      *column   // nil if rows have no trace context
-	eventType        *column   // nil if records are no CloudEvents
-	mediaType        []byte    // of the values of CloudEvents; nil if each value decides
-	more             int       // how many headers CloudEvents and the trace context add at most
-	slack            int       // how many bytes converters added to a record lately
-	members          int       // how many headers objects gave a record at most, up to maxMembers
-	problems         []Problem // why no row of this relation can be routed
+	headers          []column         // the headers after "id", in the order of the option
+	objects          []column         // JSON objects whose fields are further headers
+	absent           []string         // columns of such objects that the table lacks: its rows have none
+	partition        *column          // nil if the key decides on the partition
+	stamp            *column          // nil if the timestamp is the commit time
+	envelope         *envelope        // nil if the payload is the value
+	oldKey           *oldKey          // nil if the table has no primary key
+	spanContext      *column          // nil if rows have no trace context
+	eventType        *column          // nil if records are no CloudEvents
+	mediaType        []byte           // of the values of CloudEvents; nil if each value decides
+	more             int              // how many headers CloudEvents and the trace context add at most
+	slack            int              // how many bytes converters added to a record lately
+	members          int              // how many headers objects gave a record at most, up to maxMembers
+	problems         []Problem        // why no row of this relation can be routed
+	required         []int            // the columns that are read and, by the present catalog, NOT NULL
+	nullable         map[string]*plan // for rows with a NULL in required columns, by those
 }
 
 // Needs returns the columns that these options read. The publication must carry them, and the table
@@ -39,6 +42,14 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	if len(p.problems) > 0 {
 		return nil, &configError{table: rel.String(), problems: p.problems}
 	}
+	for _, i := range p.indexes() {
+		columns = append(columns, rel.Columns[i].Name)
+	}
+	return append(columns, p.absent...), nil
+}
+
+// indexes are the columns that the plan reads, in their order. The plan has no problems.
+func (p *plan) indexes() []int {
 	indexes := []int{p.id.index, p.key.index, p.payload.index, p.route.index}
 	if p.stamp != nil {
 		indexes = append(indexes, p.stamp.index)
@@ -61,10 +72,7 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 		indexes = append(indexes, p.envelope.indexes()...)
 	}
 	slices.Sort(indexes)
-	for _, i := range slices.Compact(indexes) {
-		columns = append(columns, rel.Columns[i].Name)
-	}
-	return append(columns, p.absent...), nil
+	return slices.Compact(indexes)
 }
 
 // maxPlans bounds what is remembered. Every change of a table gives a new relation.
@@ -87,6 +95,35 @@ func (r *Router) plan(rel *cdc.Relation) *plan {
 	}
 	r.last, r.lastPlan = rel, p
 	return p
+}
+
+// disproved returns the plan of a row that has a NULL in columns that are NOT NULL in the present catalog: they were
+// nullable when the row was written. For other rows it returns p.
+func (r *Router) disproved(p *plan, values []cdc.Value) *plan {
+	var nulls []int
+	for _, i := range p.required {
+		if v := &values[i]; v.Bytes == nil && !v.Unchanged {
+			nulls = append(nulls, i)
+		}
+	}
+	if nulls == nil {
+		return p
+	}
+	key := fmt.Sprint(nulls)
+	former, ok := p.nullable[key]
+	if !ok {
+		rel := *p.rel
+		rel.Columns = slices.Clone(rel.Columns)
+		for _, i := range nulls {
+			rel.Columns[i].NotNull = false
+		}
+		if len(p.nullable) >= maxPlans || p.nullable == nil {
+			p.nullable = map[string]*plan{}
+		}
+		former = r.makePlan(&rel, r.convs)
+		p.nullable[key] = former
+	}
+	return former
 }
 
 // eventID returns the event id as the row has it, or "" if the row has none.
@@ -177,7 +214,9 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 	if p.cfg.SpanContext != "" {
 		p.spanContext(made)
 	}
-	made.problems = p.problems
+	if made.problems = p.problems; len(made.problems) == 0 {
+		made.required = slices.DeleteFunc(made.indexes(), func(i int) bool { return !rel.Columns[i].NotNull })
+	}
 	return made
 }
 

@@ -134,6 +134,7 @@ func (r *Router) route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	if p == nil {
 		return false, nil
 	}
+	p = r.disproved(p, ev.Row.Values)
 	*rec = cdc.Record{Partition: -1, Time: ev.Time.Truncate(time.Millisecond), Committed: ev.Time}
 	row := row{values: ev.Row.Values, relation: p.rel}
 	var oldKey []any
