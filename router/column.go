@@ -88,15 +88,16 @@ func cut(buf []byte, at int, null bool, err error) (grown, out []byte, _ error) 
 
 // probe returns why a converter cannot write values with this schema, in Kafka Connect's own words.
 // It has the converter write a null, which every schema allows here, so that an error is about the
-// schema. A converter with a registry checks the schema itself, because nothing may be registered here.
-func probe(conv connect.Converter, name string, s *connect.Schema) error {
+// schema. A converter with a registry checks the schema itself, because nothing may be registered here. last is false
+// if the values may still get another schema.
+func probe(conv connect.Converter, name string, s *connect.Schema, last bool) error {
+	if c, ok := conv.(interface {
+		Check(s *connect.Schema, subject bool) error
+	}); ok {
+		return c.Check(s, last)
+	}
 	optional := *s
 	optional.Optional = true
-	if c, ok := conv.(interface {
-		Check(s *connect.Schema) error
-	}); ok {
-		return c.Check(&optional)
-	}
 	_, _, err := conv.Append(nil, name, &optional, nil)
 	return err
 }

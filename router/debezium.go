@@ -76,7 +76,7 @@ func (r *Router) newDebeziumMessages() *debeziumMessages {
 		conv   connect.Converter
 		schema *connect.Schema
 	}{{"records.key.converter", convs.key, m.key}, {"records.value.converter", convs.value, m.value}} {
-		if err := probe(c.conv, "message", c.schema); err != nil && m.problem == nil {
+		if err := probe(c.conv, "message", c.schema, true); err != nil && m.problem == nil {
 			m.problem = &Problem{Rule: ColumnType, Option: c.option, Message: "the record of a message: " + err.Error()}
 		}
 	}

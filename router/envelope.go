@@ -57,7 +57,7 @@ func (p *planner) envelope(conv connect.Converter, payload column) *envelope {
 		}
 	}
 	if payload.typ != nil && len(p.problems) == 0 {
-		if err := probe(conv, "value", e.schema("", 0, payload.typ.Schema)); err != nil {
+		if err := probe(conv, "value", e.schema("", 0, payload.typ.Schema), true); err != nil {
 			p.fail(ColumnType, &column{option: optionPlacement}, "the value is an envelope: %s", err)
 		}
 	}

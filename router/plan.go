@@ -282,7 +282,7 @@ func (p *planner) converted(option, name string, conv connect.Converter) column 
 	c, ok := p.find(option, name)
 	c.conv = conv
 	if ok {
-		if err := probe(c.conv, c.field, c.typ.Schema); err != nil {
+		if err := probe(c.conv, c.field, c.typ.Schema, option != optionPayload || p.expander == nil); err != nil {
 			p.fail(ColumnType, &c, "column %s is a %s: %s", c.name, p.rel.Columns[c.index].TypeName, err)
 		}
 	}

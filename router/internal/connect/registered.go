@@ -45,9 +45,13 @@ func newRegistered(o RegistryOptions, format string, print func(*Schema) ([]byte
 	return &registered{o, format, print, map[*Schema]*registeredSchema{}, map[string]*registeredSchema{}}
 }
 
-// Check returns why the converter cannot write values with a schema. It does not ask the registry.
-func (c *registered) Check(s *Schema) error {
-	_, err := c.schema(s)
+// Check returns why the converter cannot write values with a schema. It does not ask the registry. subject says that the
+// values have this schema in the registry, too.
+func (c *registered) Check(s *Schema, subject bool) error {
+	a, err := c.schema(s)
+	if err == nil && subject {
+		_, err = c.subject("topic", a)
+	}
 	return err
 }
 
