@@ -2,10 +2,12 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -22,7 +24,7 @@ import (
 	"github.com/walpost/walpost/internal/wait"
 )
 
-const askTimeout = 10 * time.Second // for one answer of the registry
+const askTimeout = 10 * time.Second // for one answer, of all registries together
 
 var askAgain = backoff.Backoff{Min: 250 * time.Millisecond, Max: 10 * time.Second}
 
@@ -57,6 +59,10 @@ func New(c Config) (*Client, error) {
 	}
 	// No redirect may take the password elsewhere.
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	// The next registry is asked if one doesn't answer in time, or is out of order.
+	if client.Timeout = askTimeout; len(c.URLs) > 1 {
+		client.Timeout, client.Transport = askTimeout/time.Duration(len(c.URLs)), failing{transport}
+	}
 	api, err := sr.NewClient(sr.URLs(c.URLs...), sr.HTTPClient(client), sr.UserAgent("walpost"), sr.PreReq(func(req *http.Request) error {
 		if c.Username == "" {
 			return nil
@@ -72,6 +78,24 @@ func New(c Config) (*Client, error) {
 		return nil, fmt.Errorf("schema registry: %w", err)
 	}
 	return &Client{api: api, http: client, missing: map[question]bool{}, pending: map[question]*pending{}, latests: map[string]*latest{}}, nil
+}
+
+// A failing transport makes an error of the answer of a server that is out of order. Otherwise sr.Client takes it for the answer, and asks
+// no other server.
+type failing struct{ *http.Transport }
+
+func (f failing) RoundTrip(req *http.Request) (*http.Response, error) {
+	answer, err := f.Transport.RoundTrip(req)
+	if err != nil || answer.StatusCode < http.StatusInternalServerError {
+		return answer, err
+	}
+	defer answer.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, 500)) // the status counts
+	refusal := &sr.ResponseError{StatusCode: answer.StatusCode, Raw: bytes.TrimSpace(body), Message: answer.Status}
+	if err := json.Unmarshal(body, refusal); err != nil && len(refusal.Raw) > 0 { // no JSON, as of a proxy
+		refusal.Message += ": " + string(refusal.Raw)
+	}
+	return nil, refusal
 }
 
 // Produce says whether ids are real ones from now on, for a command that writes records: only then are schemas registered.
@@ -145,8 +169,6 @@ func (c *Client) begin(subject string, ask func(ctx context.Context) error) *pen
 
 // ask asks once.
 func (c *Client) ask(ctx context.Context, q question) (uint32, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
 	s := sr.Schema{Schema: q.schema}
 	if err := s.Type.UnmarshalText([]byte(q.format)); err != nil {
 		return 0, err
@@ -203,8 +225,6 @@ func (c *Client) failed(q question, err error) (uint32, error) {
 
 // Reach asks the registry something that needs no privilege of a subject, and has a short answer.
 func (c *Client) Reach(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
 	if _, err := c.api.Subjects(sr.WithParams(ctx, sr.SubjectPrefix("walpost-check"))); err != nil {
 		return told("", err)
 	}

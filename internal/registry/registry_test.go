@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -277,3 +278,35 @@ message Value {
   }
 }
 `
+
+// Another registry is asked if the first one does not answer, or is out of order.
+func TestTheNextRegistryIsAsked(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	sick := fake(t)
+	sick.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+		http.Error(w, strings.Repeat("no leader ", 1000), http.StatusServiceUnavailable)
+		return true
+	})
+	for _, first := range []string{"http://" + silent.Addr().String(), sick.URL()} {
+		c := client(t, Config{URLs: []string{first, fake(t).URL()}})
+		c.http.Timeout /= 10 // of half of askTimeout
+		c.Produce(true)
+		if id, err := c.SchemaID("orders-value", text, "AVRO", true, false); id != 1 || err != nil {
+			t.Errorf("%s: id %d, %v", first, id, err)
+		}
+		if err := c.Reach(t.Context()); err != nil {
+			t.Errorf("%s: %v", first, err)
+		}
+	}
+	c := client(t, Config{URLs: []string{sick.URL(), sick.URL()}})
+	if err := c.Reach(t.Context()); err == nil || !strings.Contains(err.Error(), "503 Service Unavailable: no leader") || len(err.Error()) > 1000 {
+		t.Errorf("%v", err)
+	}
+	if wide := 2 * client(t, Config{URLs: []string{"http://a", "http://b"}}).http.Timeout; wide != askTimeout {
+		t.Errorf("two registries together have %s", wide)
+	}
+}

@@ -168,8 +168,6 @@ func (c *Client) renew(subject string, l *latest) error {
 
 // document asks for the latest version of a subject. It returns the zero document for the version that has the id known.
 func (c *Client) document(ctx context.Context, subject string, known int) (document, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
 	found, err := c.api.SchemaByVersion(ctx, subject, -1)
 	switch {
 	case status(err) == http.StatusNotFound:
