@@ -99,7 +99,10 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 		case ev == nil:
 			return nil
 		}
-		x := e.explain(ctx, ev, rows.CommitKnown)
+		x, err := e.explain(ctx, ev, rows.CommitKnown)
+		if err != nil {
+			return err
+		}
 		switch {
 		case rows.LeftOut:
 			x.Problem, x.Option, x.Column = "the publication's row filter leaves the row out: only rows that match "+e.table.Filter+" are published", "", ""
@@ -146,7 +149,7 @@ func (e *explainer) rows(ctx context.Context) (*table.Rows, error) {
 	return rows, err
 }
 
-func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool) *Explanation {
+func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool) (*Explanation, error) {
 	x := &Explanation{Table: e.table.String(), Partition: -1}
 	if i := e.table.Relation.Index(e.columns.ID); i >= 0 {
 		x.EventID = string(ev.Row.Values[i].Bytes)
@@ -155,23 +158,25 @@ func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool
 		if e.opts.JSON != nil && c.NotNull && !c.Generated && ev.Row.Values[i].Bytes == nil {
 			x.Problem, x.Column = fmt.Sprintf("Postgres would refuse an INSERT of the row: column %s is NOT NULL", c.Name), c.Name
 			x.Hint = "Give the column a value in the row."
-			return x
+			return x, nil
 		}
 	}
 	var rec cdc.Record
 	ok, err := e.Router.Route(ev, &rec)
 	switch {
+	case fault.Retryable(err): // the schema registry does not answer
+		return nil, err
 	case err != nil:
 		explainError(x, err)
-		return x
+		return x, nil
 	case !ok:
 		x.Problem = "the row produces no record"
-		return x
+		return x, nil
 	}
 	x.Record, x.EventID = &rec, rec.EventID
 	x.TimeFrom = e.timeFrom(ev, commitKnown)
 	e.place(ctx, x)
-	return x
+	return x, nil
 }
 
 func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
