@@ -277,6 +277,8 @@ func expandVariables(text string, env func(string) (string, bool)) (out string, 
 			wrong = append(wrong, "${ without } (write $$ for a dollar sign)")
 		case !variableName.MatchString(name):
 			wrong = append(wrong, "${…} must hold the name of an environment variable (write $$ for a dollar sign)")
+		case strings.Contains(fallback, "${"): // its first } would end the whole expression
+			wrong = append(wrong, fmt.Sprintf("the default in ${%s:-…} must not contain ${, because variables do not nest", name))
 		case hasFallback && value == "":
 			return fallback
 		case !set:
