@@ -20,18 +20,19 @@ const (
 	stateNotSupported = "0A000"
 )
 
+// aheadQuiet is how long a reading ahead waits for an event where keepalives are not to be trusted. There, an event is to be written every minute
+// (docs/cloud-postgres.md).
+const aheadQuiet = 2 * time.Minute
+
 // ErrNoReadAhead says that nobody can tell what the stream will give: this server does not let the role copy the slot, or the stream itself
-// cannot be read, because the publication did not exist at a position that the slot still has to read. Or the server's keepalives, which tell that
-// an idle stream has come far enough, are not to be trusted.
+// cannot be read, because the publication did not exist at a position that the slot still has to read. Or keepalives, which tell that an idle
+// stream has come far enough, are not to be trusted, and no event tells it.
 var ErrNoReadAhead = errors.New("the slot cannot be read ahead")
 
 // ReadAhead hands every row that the slot's stream from from on will give as an insert, of a transaction that is wholly before upTo, to each.
 // A row is valid until each returns. The slot stays where it is, and may be in use: what is read is a copy of it. The copy is temporary: it ends with
 // this call, or with the process.
 func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.LSN, each func(row *cdc.Row) error) error {
-	if !s.cfg.ConfirmKeepalives {
-		return fmt.Errorf("%w: source.confirm_keepalives is false", ErrNoReadAhead)
-	}
 	if !reached(upTo, from) { // rows of before the stream may be missing in that reading
 		return fault.Retry(fmt.Errorf("the server that the table was read from is only at %s, but the stream begins at %s: two connections to source.dsn reached different servers", upTo, from))
 	}
@@ -50,13 +51,18 @@ func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.LSN, each func(ro
 	if err := session.Start(ctx, at.Position()); err != nil {
 		return fmt.Errorf("read ahead of slot %s: %w", s.cfg.Slot, err)
 	}
-	for {
+	for since := time.Now(); ; {
 		ev, err := session.Next(ctx, time.Second)
 		switch {
 		case fault.NeedsPerson(err): // the stream meets the same fault, and says what to do about the slot itself
 			return fmt.Errorf("%w: %w", ErrNoReadAhead, err)
 		case err != nil:
 			return fmt.Errorf("read ahead of slot %s: %w", s.cfg.Slot, err)
+		}
+		if ev.Kind != cdc.Idle {
+			since = time.Now()
+		} else if !s.cfg.ConfirmKeepalives && time.Since(since) > aheadQuiet {
+			return fmt.Errorf("%w: no event came for %s, and source.confirm_keepalives is false", ErrNoReadAhead, aheadQuiet)
 		}
 		switch ev.Kind {
 		case cdc.Insert:
@@ -109,7 +115,7 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.LSN, e
 		return nil, 0, err
 	}
 	return newSession(conn, nil, sessionConfig{
-		slot: name, publication: s.cfg.Publication, role: f.Server.Role, walSenderTimeout: pg.Millis(f.Server.SenderTimeout), confirmKeepalives: true,
+		slot: name, publication: s.cfg.Publication, role: f.Server.Role, walSenderTimeout: pg.Millis(f.Server.SenderTimeout), confirmKeepalives: s.cfg.ConfirmKeepalives,
 		logger: slog.New(slog.DiscardHandler), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: made.LSN.Position()}}, roots: f.Roots(),
 	}), made.LSN, nil
 }
