@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -315,6 +316,9 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 	found = identityOf(pg.System{ID: f.Server.SystemID, Timeline: s.timeline(ctx, f)}, &s.cfg, f)
 	if unmet := s.cfg.unmetRunning(f); len(unmet) > 0 {
 		bad := unmet[0]
+		if i := slices.IndexFunc(unmet, func(f *condition.Finding) bool { return f.Need == condition.Losing }); i >= 0 {
+			bad = unmet[i]
+		}
 		if bad.Need == condition.Losing && f.Slot != nil && f.Slot.Lost() == "" {
 			found.Unpublished = bad.Why
 		}
