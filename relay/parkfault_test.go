@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 )
@@ -235,24 +236,37 @@ func TestAReleaseGoesBackWhereASourceDoesNotRepeatItself(t *testing.T) {
 // Nothing was ever parked, and the policy is another one now. Once the relay has seen that, its user may lose the rights on the topic, or
 // the topic may go.
 func TestAPolicyThatParksNothingNeedsNoTopic(t *testing.T) {
-	story(t, func(t *testing.T, w *world) {
-		cfg := w.parking()
-		w.anchored(t, cfg).stopped(t, time.Second)
-		cfg.Poison.Policies = Policies{DefaultPolicy: PolicyHalt}
-		r := w.start(cfg)
-		w.want(t, time.Minute, "no anchor", func() bool { return w.newest().Parking == nil })
-		r.stopped(t, time.Second)
-		w.do(func() { w.park.slow, w.park.unread = true, true })
-		r = w.start(cfg)
-		next := w.commit("b").rows[0]
-		time.Sleep(10 * time.Minute)
-		w.do(func() {
-			if w.count[next.id] == 0 {
-				t.Errorf("nothing is delivered: %s", r.relay.Status().Reason)
-			}
+	for name, restarts := range map[string]bool{"another start": true, "another session": false} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				cfg := w.parking()
+				w.anchored(t, cfg).stopped(t, time.Second)
+				cfg.Poison.Policies = Policies{DefaultPolicy: PolicyHalt}
+				r := w.start(cfg)
+				w.want(t, time.Minute, "no anchor", func() bool { return w.newest().Parking == nil })
+				if restarts {
+					r.stopped(t, time.Second)
+				}
+				w.do(func() { w.park.slow, w.park.unread = true, true })
+				if restarts {
+					r = w.start(cfg)
+				} else { // which begins at the checkpoint
+					w.do(func() {
+						w.id.History, w.id.Timeline = []cdc.Fork{{Timeline: 1, End: w.pos.LSN()}}, 2
+						w.cutLocked(errNet)
+					})
+				}
+				next := w.commit("b").rows[0]
+				time.Sleep(10 * time.Minute)
+				w.do(func() {
+					if w.count[next.id] == 0 {
+						t.Errorf("nothing is delivered: %s", r.relay.Status().Reason)
+					}
+				})
+				r.stop()
+			})
 		})
-		r.stop()
-	})
+	}
 }
 
 // The same, and the topic is missing.

@@ -39,6 +39,9 @@ func (p *parker) openTopic(ctx context.Context, why string) error {
 		return nil
 	case p.opened && why == "" && p.cfg.Parking.Broken() == nil:
 		return nil
+	case !needed && p.Backlog.Empty(): // all that was parked under another policy is gone
+		p.parkingFlight, p.parkingRead, p.Releaser, p.opened = parkingFlight{}, parkingRead{}, nil, false
+		return nil
 	}
 	resumes := p.known && why == "" // the backlog goes on, and so does what is in flight
 	if resumes {
