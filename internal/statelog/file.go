@@ -125,7 +125,8 @@ func (f *FileStore) read() (map[string][]byte, error) {
 		return nil, damaged(f.path, errors.New("something follows its end"))
 	}
 	if c.Version != 1 || c.Records == nil {
-		return nil, damaged(f.path, fmt.Errorf("not a checkpoint file of version 1 (version %d)", c.Version))
+		return nil, fault.Person(fmt.Errorf("read checkpoint file %s: not a checkpoint file of version 1 (version %d)", f.path, c.Version),
+			"Run the version of walpost that wrote the file, or correct its path.")
 	}
 	sum, err := sumOf(c.Records)
 	if err != nil || c.Sum != sum {
@@ -146,8 +147,9 @@ func (f *FileStore) inaccessible(err error) error {
 
 func damaged(path string, err error) error {
 	return fault.Person(fmt.Errorf("read checkpoint file %s: %w", path, err),
-		"Stop walpost and move the file away. walpost run then continues where the slot is, and repeats events at most (set source.snapshot to never for this start). "+
-			"With source.kind poll, restore a copy of the file instead.")
+		"Stop walpost and move the file away. With cleanup.mode: none and source.snapshot: never, walpost run then continues where the slot is. "+
+			"If a snapshot, a recover or an accepted gap was open, events are missing: run walpost verify before you turn the cleanup on again. "+
+			"With source.kind: poll, restore a copy of the file instead.")
 }
 
 // Load returns every record whose key starts with name + "/".
