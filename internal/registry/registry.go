@@ -86,11 +86,15 @@ type failing struct{ *http.Transport }
 
 func (f failing) RoundTrip(req *http.Request) (*http.Response, error) {
 	answer, err := f.Transport.RoundTrip(req)
-	if err != nil || answer.StatusCode < http.StatusInternalServerError {
+	if err != nil {
 		return answer, err
 	}
-	defer answer.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(answer.Body, 500)) // the status counts
+	body, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close() // it was read
+	if answer.Body = io.NopCloser(bytes.NewReader(body)); err != nil || answer.StatusCode < http.StatusInternalServerError {
+		return answer, err
+	}
+	body = body[:min(500, len(body))]
 	refusal := &sr.ResponseError{StatusCode: answer.StatusCode, Raw: bytes.TrimSpace(body), Message: answer.Status}
 	if err := json.Unmarshal(body, refusal); err != nil && len(refusal.Raw) > 0 { // no JSON, as of a proxy
 		refusal.Message += ": " + string(refusal.Raw)
