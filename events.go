@@ -176,7 +176,7 @@ func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport,
 	if err != nil {
 		return nil, err
 	}
-	if rec != nil {
+	if rec != nil && rec.RunID != "" {
 		r.router.SetRunID(rec.RunID)
 	}
 	if r.schemas != nil && !opts.DryRun {

@@ -255,7 +255,7 @@ func (l *loop) tick(now time.Time) error {
 		return err
 	}
 	if l.sess != nil && l.checkpointer.durable.Timeline > l.found.Timeline { // the next session names places by the new history
-		return l.lose(fault.Retry(fmt.Errorf("the server was promoted to timeline %d", l.checkpointer.durable.Timeline)))
+		return l.lose(fault.Retry(fmt.Errorf("the server is on timeline %d now", l.checkpointer.durable.Timeline)))
 	}
 	select {
 	case ask := <-l.relay.asks:

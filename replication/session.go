@@ -210,7 +210,7 @@ func (s *Session) fill() func(*cdc.Relation) error {
 }
 
 // Next returns the next event, or an Idle with Pos 0 when nothing arrived for wait. A context that ends is no end of the
-// session: Confirm and Close work on.
+// session: Confirm and Close work on. What it interrupted may be lost to a later Next.
 func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
 	if err := s.over(); err != nil {
 		return nil, err
