@@ -2,7 +2,9 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -198,24 +200,39 @@ func (r *opener) superseded(rec *checkpoint.Record) error {
 	return nil
 }
 
-// supersededSoon looks for the record of a process that has just taken the slot. Without a lost transaction nobody has fenced this one.
-func (r *opener) supersededSoon(ctx context.Context) error {
+// startUnfenced starts a's session. While it waits for the slot, the sink may learn that the process which holds it has fenced this one.
+func (r *opener) startUnfenced(ctx context.Context, a *attempt) error {
 	if r.committer == nil {
-		return nil
+		return a.sess.Start(ctx, a.start)
 	}
-	if _, _, lost := r.committer.Committed(); lost == nil {
-		return nil
+	waiting, cancel := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for {
+			select {
+			case <-time.After(supersedes):
+			case <-waiting.Done():
+				return
+			}
+			if _, _, lost := r.committer.Committed(); lost == nil {
+				continue
+			}
+			stored, err := r.first(waiting)
+			if err == nil {
+				err = r.superseded(stored.Rec)
+			}
+			if errors.As(err, new(*superseded)) {
+				cancel(err)
+			}
+		}
+	})
+	err := a.sess.Start(waiting, a.start)
+	cancel(nil)
+	watch.Wait()
+	if s := (*superseded)(nil); err != nil && errors.As(context.Cause(waiting), &s) {
+		return s
 	}
-	select {
-	case <-time.After(supersedes):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	stored, err := r.first(ctx)
-	if err != nil {
-		return err
-	}
-	return r.superseded(stored.Rec)
+	return err
 }
 
 // begin has the sink take what the session of a gives.
@@ -225,7 +242,8 @@ func (c *checkpointer) begin() {
 	k.Begin()
 }
 
-// supersedes is how long after its Fence a process has written its first record, usually.
+// supersedes is how often a process that waits for the slot looks whether it is fenced. After that long, the other one has written its first
+// record, usually.
 const supersedes = 2 * time.Second
 
 // first is newest before Fence. A transaction that a process has left behind is open until Fence or its timeout, so its end is not waited

@@ -150,11 +150,8 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) er
 	}
 	if a.found.SlotFound.ActivePID != 0 {
 		inUse(standby(a.found, stored.Rec))
-		if err := r.supersededSoon(ctx); err != nil {
-			return err
-		}
 	}
-	if err = a.sess.Start(ctx, a.start); err != nil {
+	if err = r.startUnfenced(ctx, a); err != nil {
 		return fmt.Errorf("start streaming from %s: %w", a.start, err)
 	}
 	// From here on the server wants signs of life, even while the store is slow. They confirm

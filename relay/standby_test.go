@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -185,5 +186,36 @@ func TestAnOwnRecordThatArrivesLateDoesNotMoveTheStart(t *testing.T) {
 		if n := w.count[part.rows[0].id]; n != 1 {
 			t.Errorf("an event that both records say is delivered came %d times:\n%s", n, second.logs.String())
 		}
+	})
+}
+
+// A process that lost the slot may learn only while it waits for the slot that its successor has fenced it.
+func TestAProcessLearnsThatItIsFencedWhileItWaits(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.tx = &txBroker{}
+		held := w.commit("a")
+		w.hold = held.rows[0].id
+		a := w.start(Config{})
+		w.want(t, 10*time.Second, "the first has an open transaction", func() bool { return w.session != nil && a.sink.sent() > 0 })
+		b := w.start(Config{})
+		w.do(func() { a.away = true })
+		w.cut(errNet)
+		w.want(t, 10*time.Second, "the second holds the slot", func() bool { return w.session != nil && w.session.p == b.proc && b.sink.sent() > 0 })
+		w.do(func() { a.away = false })
+		w.want(t, time.Minute, "the first waits for it", func() bool {
+			return strings.Contains(a.relay.Status().Reason, "is in use by server process 4711: waiting for it")
+		})
+		time.Sleep(time.Minute)
+		if a.ended() {
+			t.Fatalf("the first ended before it could know: %v", a.err)
+		}
+		w.do(func() { w.hold = "" })
+		w.want(t, 10*time.Second, "the first ends", a.ended)
+		if !errors.As(a.err, new(*superseded)) {
+			t.Errorf("the first ended with %v", a.err)
+		}
+		w.commit("b")
+		w.want(t, time.Minute, "the second delivers", w.allDelivered)
+		b.stopped(t, 5*time.Second)
 	})
 }
