@@ -205,6 +205,7 @@ func (r *opener) startUnfenced(ctx context.Context, a *attempt) error {
 	if r.committer == nil {
 		return a.sess.Start(ctx, a.start)
 	}
+	peeked := r.peeked
 	waiting, cancel := context.WithCancelCause(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -228,7 +229,13 @@ func (r *opener) startUnfenced(ctx context.Context, a *attempt) error {
 	})
 	err := a.sess.Start(waiting, a.start)
 	cancel(nil)
-	watch.Wait()
+	if err == nil { // a store that is slow may keep the watch
+		safe := min(a.sess.Identity().SlotFound.Confirmed, a.start)
+		err = alive(ctx, a.sess, safe, func(context.Context) error { watch.Wait(); return nil })
+	} else {
+		watch.Wait()
+	}
+	r.peeked = r.peeked || peeked
 	if s := (*superseded)(nil); err != nil && errors.As(context.Cause(waiting), &s) {
 		return s
 	}

@@ -151,7 +151,10 @@ func (r *opener) try(ctx context.Context, a *attempt, inUse func(why string)) er
 	if a.found.SlotFound.ActivePID != 0 {
 		inUse(standby(a.found, stored.Rec))
 	}
-	if err = r.startUnfenced(ctx, a); err != nil {
+	if err = r.startUnfenced(ctx, a); errors.As(err, new(*superseded)) {
+		return err
+	}
+	if err != nil {
 		return fmt.Errorf("start streaming from %s: %w", a.start, err)
 	}
 	// From here on the server wants signs of life, even while the store is slow. They confirm
