@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/ledger"
 	"github.com/walpost/walpost/internal/shop"
@@ -516,4 +518,45 @@ func (s *storm) end() {
 	if removed != rep.Committed {
 		s.t.Errorf("%d rows were removed, and %d committed", removed, rep.Committed)
 	}
+}
+
+// appended reads the topics from their start to their end: when the brokers took each event first.
+func appended(t *testing.T, kafka *testenv.KafkaCluster, s *setting) map[string]time.Time {
+	t.Helper()
+	first := map[string]time.Time{}
+	c := kafka.Client(t, kgo.ConsumeTopics(s.topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords()) // a partition may end with the marker of a transaction
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ends, err := kadm.NewClient(c).ListEndOffsets(ctx, s.topics...)
+	if err = cmp.Or(err, ends.Error()); err != nil {
+		t.Fatal(err)
+	}
+	type place struct {
+		topic     string
+		partition int32
+	}
+	left := map[place]int64{} // the last offset
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			left[place{o.Topic, o.Partition}] = o.Offset - 1
+		}
+	})
+	for len(left) > 0 {
+		fs := c.PollFetches(ctx)
+		if ctx.Err() != nil {
+			t.Fatalf("%d partitions are not read to their ends: %v", len(left), fs.Err())
+		}
+		fs.EachRecord(func(r *kgo.Record) {
+			if at := (place{r.Topic, r.Partition}); r.Offset >= left[at] {
+				delete(left, at)
+			}
+			for _, h := range r.Headers {
+				if was, ok := first[string(h.Value)]; h.Key == "id" && (!ok || r.Timestamp.Before(was)) {
+					first[string(h.Value)] = r.Timestamp
+				}
+			}
+		})
+	}
+	return first
 }

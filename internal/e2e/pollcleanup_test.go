@@ -23,6 +23,7 @@ func TestTheCleanupOfAPolledTable(t *testing.T) {
 	pg.Exec(t, s.dsn, insert, insert)
 	eventually(t, time.Minute, "two events", func() bool { return w.count() == 2 })
 	eventually(t, time.Minute, "an empty table", func() bool { return rows() == "0" })
+	eventually(t, time.Minute, "both rows are counted", func() bool { return r.metric("walpost_cleanup_rows_total") == 2 })
 	long, err := pgx.Connect(t.Context(), s.dsn)
 	if err != nil {
 		t.Fatal(err)
