@@ -8,11 +8,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -299,64 +297,6 @@ func TestAGoodEventIsDeliveredDuringAHalt(t *testing.T) {
 	}
 }
 
-func TestTwoRelaysShareASlotByTurns(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "15", testenv.Param("wal_sender_timeout", "6s"))
-	all := w.follow()
-	work := &shop.Shop{DSN: w.dsn, Writers: 2, MaxRows: 5, Rows: 1500, Seed: 7, Pause: 10 * time.Millisecond}
-	first := w.startReady()
-	done := make(chan error, 1)
-	go func() { done <- work.Run(t.Context()) }()
-	w.some(100)
-	second := w.start()
-	pid := w.pg.Value(t, w.dsn, "SELECT active_pid::text FROM pg_replication_slots")
-	eventually(t, 30*time.Second, "the second waits, and names the first", func() bool {
-		return strings.Contains(second.log.String(), `"pid":`+pid)
-	})
-	if v := second.view(); v.Ready {
-		t.Errorf("the second: %+v", v)
-	}
-	for r, want := range map[*relay]string{first: "streaming (", second: "standby ("} {
-		code, out := w.command("status", "--http", strings.TrimPrefix(r.page, "http://"))
-		if !strings.Contains(out, "relay        "+want) || (r == first) != (code == 0) || (r == second) != strings.Contains(out, "in use by server process "+pid) {
-			t.Errorf("walpost status: code %d, and it must say %s\n%s", code, want, out)
-		}
-	}
-	first.kill()
-	eventually(t, 20*time.Second, "the second takes over", second.ready)
-
-	// One that stands still loses the slot, and wakes up as a former holder.
-	third := w.start()
-	w.some(100)
-	if err := second.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = second.cmd.Process.Signal(syscall.SIGCONT) })
-	eventually(t, 60*time.Second, "the third takes over", third.ready)
-	epoch := third.view().Epoch
-	w.some(50)
-	if err := second.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 60*time.Second, "the former holder knows", func() bool { return !second.ready() })
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	rep := w.settle(all, 60*time.Second)
-	// What the former holder had handed over to its client may still arrive: again, and the same.
-	if rep.Lost+rep.Invented+rep.Disordered+rep.Changed+rep.Moved > 0 {
-		t.Errorf("broken promises: %s", &rep)
-	}
-	if v := third.view(); !v.Ready || v.Epoch != epoch {
-		t.Errorf("the newer holder, of epoch %d: %+v", epoch, v)
-	}
-	if code := second.stop(); code != 0 {
-		t.Errorf("the former holder's exit code is %d", code)
-	}
-	w.stopCleanly(third)
-	w.goesOnExactly(epoch)
-}
-
 // goesOnExactly starts a relay once more, which must know of everything that was delivered.
 func (w *world) goesOnExactly(epoch uint64) {
 	w.t.Helper()
@@ -416,12 +356,4 @@ func TestTheFileStoreFromStartToGap(t *testing.T) {
 	token := w.refused([]string{`slot "walpost" does not exist`})
 	w.startReady("--accept-gap=" + token)
 	w.arrive(w.insert(10))
-}
-
-// some waits until n more records have come.
-func (w *world) some(n int) {
-	w.t.Helper()
-	count := func() int { records, _ := w.ledger.Arrived(); return records }
-	from := count()
-	eventually(w.t, 60*time.Second, fmt.Sprintf("%d more records", n), func() bool { return count() >= from+n })
 }
