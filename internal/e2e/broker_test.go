@@ -11,7 +11,6 @@ import (
 
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/internal/testenv/wire"
 )
 
 // The rows of the topic that refuses are not confirmed because those of the other, committed later, are delivered.
@@ -54,34 +53,6 @@ func TestOneTopicRefusesWhileTheOtherAccepts(t *testing.T) {
 	kafka.CreateTopic(t, refuses, 3, nil)
 	w := s.follow()
 	t.Logf("%d duplicates", s.noLoss(w, time.Minute))
-	eventually(t, 30*time.Second, "ready", r.ready)
-	r.stopsClean()
-}
-
-// The broker has written what was sent and the connection ends before it can say so: what is sent again must be known to it.
-func TestLostAnswersDeliverNothingTwice(t *testing.T) {
-	t.Parallel()
-	const losses = 20
-	p := wire.New(t)
-	pg := testenv.Postgres(t, "15", testenv.Private())
-	kafka := testenv.KafkaPrivate(t, 1, map[string]string{"advertised.listeners": "PLAINTEXT://" + p.Address()})
-	p.ServeKafka(kafka.Brokers()[0])
-	s := newSetting(t, pg, pg.Database(t), kafka)
-	s.brokers = []string{p.Address()}
-	r := s.startReady()
-	w := s.follow()
-	work := s.load(&shop.Shop{Writers: 4, Seed: 6, Pause: 10 * time.Millisecond})
-	w.more(t, time.Minute, 500)
-	for i := range losses {
-		// Of several in a row too: what is sent again can lose its answer as well.
-		p.LoseAnswers(1 + i%3)
-		eventually(t, time.Minute, "answers were lost", func() bool { left, _ := p.Answers(); return left == 0 })
-		w.more(t, time.Minute, 50)
-	}
-	work.stop()
-	s.onceEach(w, time.Minute)
-	_, lost := p.Answers()
-	t.Logf("%d answers lost", lost)
 	eventually(t, 30*time.Second, "ready", r.ready)
 	r.stopsClean()
 }

@@ -2,68 +2,11 @@ package e2e
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
-
-// Half of the rows see clean restarts, which repeat nothing; the other half kill -9, which may repeat, but in contiguous re-runs.
-func TestHundredThousandRowsOverRestartsAndKills(t *testing.T) {
-	t.Parallel()
-	const half, restarts, kills = 50_000, 3, 20
-	pg, kafka := testenv.Postgres(t, "15", testenv.Private()), testenv.Kafka(t)
-	s := newSetting(t, pg, pg.Database(t), kafka)
-	r := s.startReady()
-	w := s.follow()
-
-	work := s.load(&shop.Shop{Writers: 8, Rows: half, Seed: 1, Tag: "a", Pause: 20 * time.Millisecond})
-	for i := range int64(restarts) {
-		work.reach(t, (i+1)*half/(restarts+1))
-		r.stopsClean()
-		r = s.startReady()
-	}
-	<-work.done
-	s.onceEach(w, time.Minute)
-
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("moments of the kills from seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	work = s.load(&shop.Shop{Writers: 8, Rows: half, Seed: 2, Tag: "b", Pause: 100 * time.Millisecond})
-	steady := s.load(&shop.Shop{Writers: 1, Seed: 3, Tag: "c", Pause: 100 * time.Millisecond}) // there is something to deliver for each run
-	delivered := 0
-	for i := range kills {
-		before := w.count()
-		switch i % 4 {
-		case 0: // in the midst of delivering
-			w.more(t, time.Minute, 1)
-		case 2:
-			eventually(t, time.Minute, "ready", r.ready)
-		default: // as likely while it connects
-		}
-		time.Sleep(time.Duration(rnd.Int64N(int64(time.Second))))
-		r.kill()
-		if w.count() > before {
-			delivered++
-		}
-		r = s.start()
-	}
-	if delivered < kills/4 {
-		t.Errorf("only %d of %d runs delivered anything before they were killed: this says nothing", delivered, kills)
-	}
-	<-work.done
-	steady.stop()
-	duplicates := s.noLoss(w, time.Minute)
-	t.Logf("%d kills, %d of them while events were delivered: %d duplicates", kills, delivered, duplicates)
-	eventually(t, time.Minute, "ready", r.ready)
-	if code, out := s.verify(); code != 0 || !strings.Contains(out, "\ndifferences: 0, not judged: 0\n") || duplicates > 0 && !strings.Contains(out, fmt.Sprintf("byte-identical): %d\n", duplicates)) {
-		t.Errorf("verify: code %d\n%s", code, out)
-	}
-	r.stopsClean()
-}
 
 // What others write moves the slot too, without a row of ours: keepalives are confirmed.
 func TestIdleOutboxFollowsABusyServer(t *testing.T) {

@@ -117,33 +117,3 @@ func TestPostgresStopsWhileKafkaIsDown(t *testing.T) {
 		})
 	}
 }
-
-func TestLostWalsenderDeliversNothingTwice(t *testing.T) {
-	t.Parallel()
-	const losses = 5
-	pg, kafka := testenv.Postgres(t, "15", testenv.Private()), testenv.Kafka(t)
-	s := newSetting(t, pg, pg.Database(t), kafka)
-	r := s.startReady()
-	w := s.follow()
-	work := s.load(&shop.Shop{Writers: 4, Seed: 4, Pause: 10 * time.Millisecond})
-	w.more(t, time.Minute, 500)
-	for range losses {
-		pid := s.walsender(pg)
-		lost := r.metric(`walpost_sessions_total{ended="lost"}`)
-		from := time.Now()
-		if pg.Value(t, s.dsn, "SELECT pg_terminate_backend($1::text::int)", pid) != "true" {
-			t.Fatalf("walsender %s was not there", pid)
-		}
-		eventually(t, 10*time.Second, "another walsender", func() bool { now := s.walsender(pg); return now != "" && now != pid })
-		back := time.Since(from)
-		w.more(t, 10*time.Second, 100)
-		t.Logf("another walsender after %s, events after %s; in flight %v, lost sessions %v before", back.Round(time.Millisecond),
-			time.Since(from).Round(time.Millisecond), r.metric("walpost_in_flight_events"), lost)
-	}
-	work.stop()
-	s.onceEach(w, time.Minute)
-	if n := r.metric(`walpost_sessions_total{ended="lost"}`); n < losses {
-		t.Errorf("%v sessions lost, terminated %d", n, losses)
-	}
-	r.stopsClean()
-}
