@@ -32,14 +32,7 @@ func TestEachSourceAfterALostCheckpoint(t *testing.T) {
 			lose func()
 		}{
 			{"the topic is deleted", func() {
-				if _, err := adm.DeleteTopic(t.Context(), topic); err != nil {
-					t.Fatal(err)
-				}
-				look := kadm.NewClient(kafka.Client(t))                                        // adm would remember that the topic was gone
-				eventually(t, time.Minute, "the broker does not know the topic", func() bool { // for a moment it still gives its records
-					found, err := look.ListTopics(t.Context(), topic)
-					return err == nil && !found.Has(topic)
-				})
+				deleteTopic(t, kafka, topic)
 			}},
 			{"the records are deleted", func() {
 				deletes := "compact,delete"
@@ -94,5 +87,19 @@ func TestEachSourceAfterALostCheckpoint(t *testing.T) {
 		c.stop()
 		k.holds(s, w, true)
 		r.stopsClean()
+	})
+}
+
+// deleteTopic deletes a topic, and returns when the broker doesn't know it any more: for a moment, it still gives its records, and takes
+// new ones, which are deleted too.
+func deleteTopic(t *testing.T, kafka *testenv.KafkaCluster, topic string) {
+	t.Helper()
+	if _, err := kadm.NewClient(kafka.Client(t)).DeleteTopic(t.Context(), topic); err != nil {
+		t.Fatal(err)
+	}
+	look := kadm.NewClient(kafka.Client(t)) // the other client would remember that the topic was gone
+	eventually(t, time.Minute, "the broker does not know the topic", func() bool {
+		found, err := look.ListTopics(t.Context(), topic)
+		return err == nil && !found.Has(topic)
 	})
 }

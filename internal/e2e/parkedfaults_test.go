@@ -107,9 +107,7 @@ func recordsAreDeleted(t *testing.T, s *parkedSetting, runs bool) {
 func topicIsDeleted(t *testing.T, s *parkedSetting) {
 	s.extra += cleansUp
 	s.parkThree().stopsClean()
-	if _, err := s.adm.DeleteTopic(t.Context(), s.parked); err != nil {
-		t.Fatal(err)
-	}
+	deleteTopic(t, s.kafka, s.parked)
 	s.insert(6, 0, "a")
 	r := s.start()
 	eventually(t, time.Minute, "the relay waits for the topic", func() bool {
@@ -231,7 +229,7 @@ func dropsDuringReleases(t *testing.T, s *parkedSetting) {
 		if listed[n].Token == "" {
 			t.Fatalf("no token of %d in %+v", n, listed)
 		}
-		_, out := s.command("dead", "drop", "--reason", "a test", listed[n].Token)
+		_, out := s.command("dead", "drop", "--reason", "a test", "--timeout", "3m", listed[n].Token)
 		said[n] = strings.Contains(out, "dropped by the relay: 1\n")
 		if err := retry.Wait(); err != nil {
 			t.Errorf("retry: %v", err)
@@ -292,9 +290,7 @@ func missingDestination(t *testing.T, s *parkedSetting) {
 	s.holds(r, 4)
 	s.insert(5, 0, "invoice") // the key whose other topic will be missing
 	s.holds(r, 5)
-	if _, err := s.adm.DeleteTopic(t.Context(), s.topics[1]); err != nil {
-		t.Fatal(err)
-	}
+	deleteTopic(t, s.kafka, s.topics[1])
 	s.kafka.Grow(t, 2, s.topics[0])
 	s.does("dead", "retry", "--all")
 	s.arrives(s.topics[0], "5 1 2")
@@ -353,9 +349,7 @@ func otherPolicies(t *testing.T, s *parkedSetting) {
 // An event that can't be delivered yet keeps the checkpoint before the dead letters, so that the crash repeats them.
 func closedAfterAKill(t *testing.T, s *parkedSetting) {
 	r := s.startReady()
-	if _, err := s.adm.DeleteTopic(t.Context(), s.topics[1]); err != nil {
-		t.Fatal(err)
-	}
+	deleteTopic(t, s.kafka, s.topics[1])
 	s.insertInto("outbox", "invoice", 1, 0, "z")
 	s.insert(2, 1, "a")
 	s.insert(3, 1, "b")
