@@ -103,7 +103,7 @@ func TestAClaimComesAfterItsPayload(t *testing.T) {
 					return n > 3
 				})
 			}
-			if n := strings.Count(r.log.String(), "delivery stalled"); n < 1 || n > 1+int(time.Since(began)/time.Minute) {
+			if n := r.lines("delivery stalled", "the store of"); n < 1 || n > 1+int(time.Since(began)/time.Minute) {
 				t.Errorf("%d lines about the store", n)
 			}
 			if code, out := s.command("check"); code != 1 || !strings.Contains(out, "FAIL  store: records.claim_check") {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -397,14 +396,9 @@ func (s *storm) freeze() {
 	if h.ended() {
 		return
 	}
-	signal := func(sig syscall.Signal) {
-		if err := h.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) { // it has ended since
-			s.t.Fatal(err)
-		}
-	}
-	signal(syscall.SIGSTOP)
+	h.signal(syscall.SIGSTOP)
 	time.Sleep(15 * time.Second) // wal_sender_timeout is 10 s
-	signal(syscall.SIGCONT)
+	h.signal(syscall.SIGCONT)
 }
 
 func (s *storm) restart() {
@@ -487,7 +481,9 @@ func (s *storm) end() {
 		return s.pg.Value(s.t, s.dsn, "SELECT (SELECT count(*) FROM public.outbox) + (SELECT count(*) FROM second.outbox) = 0") == "true"
 	}, "every row is removed")
 	for _, h := range s.hosts {
-		h.stopsClean()
+		if code := h.stop(); code != 0 && (code != 3 || !strings.Contains(h.log.String(), "another process has taken over")) {
+			s.t.Errorf("exit code %d after SIGTERM", code)
+		}
 	}
 	first := appended(s.t, s.kafka, s.setting)
 	removed := 0

@@ -4,6 +4,7 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -264,10 +266,26 @@ func memory(pid int) (now, peak int64) {
 // stop sends SIGTERM and returns the exit code.
 func (r *relay) stop() int {
 	r.t.Helper()
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	r.signal(syscall.SIGTERM)
+	return r.wait(90 * time.Second)
+}
+
+// signal sends a signal, unless walpost has ended.
+func (r *relay) signal(sig syscall.Signal) {
+	r.t.Helper()
+	if err := r.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		r.t.Fatal(err)
 	}
-	return r.wait(90 * time.Second)
+}
+
+// lines counts the lines of the log that have all of the words.
+func (r *relay) lines(words ...string) (n int) {
+	for line := range strings.Lines(r.log.String()) {
+		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
+			n++
+		}
+	}
+	return n
 }
 
 // kill is kill -9.

@@ -76,14 +76,10 @@ func TestClaimingKeepsItsPromiseThroughFaults(t *testing.T) {
 					workers[i].kill()
 					goesOn()
 				}
-				if err := workers[0].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
+				workers[0].signal(syscall.SIGSTOP) // it may end at this moment
 				time.Sleep(6 * time.Second)
 				goesOn()
-				if err := workers[0].cmd.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
+				workers[0].signal(syscall.SIGCONT)
 				goesOn()
 				if err := kafka.Kill(); err != nil {
 					t.Fatal(err)

@@ -42,7 +42,7 @@ func TestAFailingSchemaRegistryLosesNothing(t *testing.T) {
 	for i, status := range []int{http.StatusServiceUnavailable, http.StatusUnauthorized, http.StatusNotFound, http.StatusUnprocessableEntity} {
 		refuses.Store(int64(status))
 		work := s.load(&shop.Shop{Writers: 2, Rows: rows, Seed: uint64(i), Tag: string(rune('a' + i))})
-		r := s.start()
+		r, began := s.start(), time.Now()
 		r.notReady(30*time.Second, fmt.Sprintf("refused with %d", status))
 		before := asked.Load()
 		eventually(t, 30*time.Second, "it asks again", func() bool { return asked.Load() > before+2 })
@@ -51,7 +51,7 @@ func TestAFailingSchemaRegistryLosesNothing(t *testing.T) {
 		eventually(t, 30*time.Second, "ready", r.ready)
 		w.total(t, 30*time.Second, had+100)
 		<-work.done
-		if n := strings.Count(r.log.String(), "delivery stalled"); n != 1 {
+		if n := r.lines("delivery stalled", "refused with"); n < 1 || n > 1+int(time.Since(began)/time.Minute) { // Kafka may stall, too
 			t.Errorf("%d lines about a registry that refuses with %d", n, status)
 		}
 		logs = append(logs, r.log.String())
