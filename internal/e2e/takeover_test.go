@@ -62,6 +62,15 @@ func (p *pair) takesOver(what string, from time.Time) {
 	p.t.Logf("%s: the second was ready after %s, and had delivered after %s", what, ready.Round(10*time.Millisecond), time.Since(from).Round(10*time.Millisecond))
 }
 
+// keeps wants the second to hold the slot still, and without a break: a relay that takes the slot again has a later epoch.
+func (p *pair) keeps(epoch uint64) {
+	p.t.Helper()
+	eventually(p.t, time.Minute, "the second is ready", p.second.ready)
+	if v := p.second.view(); v.Epoch != epoch {
+		p.t.Errorf("the second had epoch %d when it took over: %+v", epoch, v)
+	}
+}
+
 // ends stops the writers, and returns how many events came twice. None may be missing, and each key has its order. What a former
 // holder that lives had handed over to its Kafka client may arrive late, but only again and the same.
 func (p *pair) ends() (duplicates int) {
@@ -88,9 +97,6 @@ func TestAStandbyTakesOverFromACleanStop(t *testing.T) {
 	}
 	if n := p.ends(); n > 0 {
 		t.Errorf("%d events came twice", n)
-	}
-	if strings.Contains(p.second.log.String(), silenced) {
-		t.Error("a relay that stopped was ended")
 	}
 }
 
@@ -123,6 +129,7 @@ func TestAFrozenRelayThatWakesUpDoesNoHarm(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = p.first.cmd.Process.Signal(syscall.SIGCONT) }) // it could not be killed otherwise
 	p.takesOver("SIGSTOP", from)
+	epoch := p.second.view().Epoch
 	p.all.more(t, time.Minute, 100)
 	if err := p.first.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -130,9 +137,7 @@ func TestAFrozenRelayThatWakesUpDoesNoHarm(t *testing.T) {
 	eventually(t, time.Minute, "the first stands by", func() bool {
 		return strings.HasPrefix(p.first.view().State, "standby")
 	})
-	if !p.second.ready() {
-		t.Error("the second is not ready any more")
-	}
+	p.keeps(epoch)
 	t.Logf("%d events came twice", p.ends())
 	eventually(t, time.Minute, "the first takes over from the clean stop of the second", p.first.ready)
 	p.first.stopsClean()
@@ -145,15 +150,14 @@ func TestAStandbyTakesOverFromARelayBehindASplitNetwork(t *testing.T) {
 	from := time.Now()
 	p.wire.Stand()
 	p.takesOver("split network", from)
+	epoch := p.second.view().Epoch
 	p.all.more(t, time.Minute, 100)
 	p.wire.Cut()
 	p.wire.Move()
 	eventually(t, time.Minute, "the first stands by", func() bool {
 		return strings.HasPrefix(p.first.view().State, "standby")
 	})
-	if !p.second.ready() {
-		t.Error("the second is not ready any more")
-	}
+	p.keeps(epoch)
 	t.Logf("%d events came twice", p.ends())
 }
 
