@@ -61,7 +61,7 @@ func bigTransaction(t *testing.T, pg *testenv.PG, s *setting, tag string, rows i
 func TestBigTransactionLeavesMemoryFlat(t *testing.T) {
 	t.Parallel()
 	const rows, most = 500_000, 200 * mib
-	pg, kafka := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_sender_timeout", "5s")), testenv.Kafka(t)
+	pg, kafka := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_sender_timeout", "30s")), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	r := s.startReady()
 	w := s.follow()
