@@ -173,7 +173,7 @@ func newDoomed(t *testing.T, version string, kafka *testenv.KafkaCluster) *doome
 		testenv.Param("checkpoint_completion_target", "0.1"), testenv.Param("checkpoint_timeout", "1h"), testenv.Param("wal_keep_size", "0"),
 		testenv.Param("track_commit_timestamp", "on"))
 	d := &doomed{setting: newSetting(t, pg, pg.Database(t), kafka), pg: pg}
-	d.source, d.extra = ", order_column: n", "halt_linger: 15s\nmonitor: {interval: 1s}\n"
+	d.source, d.extra = ", order_column: n", "halt_linger: 2m\nmonitor: {interval: 1s}\n"
 	pg.Exec(t, d.dsn, "ALTER TABLE outbox ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY",
 		"CREATE TABLE filler (a text) WITH (autovacuum_enabled = off)") // a vacuum of it writes WAL by the ten megabytes
 	conn, err := pgx.Connect(t.Context(), d.dsn)
@@ -235,7 +235,7 @@ func TestASlotIsForecastSeenToBeLostAndRecovered(t *testing.T) {
 	each("lost", func(t *testing.T, d *doomed) { seen[d.dsn] = d.loses(t) })
 	each("forecast", func(t *testing.T, d *doomed) { d.foreseen(t, seen[d.dsn]) })
 	each("exits", func(t *testing.T, d *doomed) {
-		if code := d.r.wait(time.Minute); code != 3 {
+		if code := d.r.stop(); code != 3 {
 			t.Errorf("exit code %d", code)
 		}
 		// walpost status says the same, without a relay.
