@@ -73,7 +73,7 @@ func TestTheStatusOfAPollingRelay(t *testing.T) {
 		statuspage.Poll
 		Relay struct{ State string }
 	}
-	if err := json.Unmarshal([]byte(out), &answer); err != nil || *answer.Pending != 1 || answer.Oldest == nil || !strings.Contains(answer.Blocker, "importer") || answer.Relay.State != "streaming" {
+	if err := json.Unmarshal([]byte(out), &answer); err != nil || answer.Pending == nil || *answer.Pending != 1 || answer.Oldest == nil || !strings.Contains(answer.Blocker, "importer") || answer.Relay.State != "streaming" {
 		t.Errorf("code %d, %v\n%s", code, err, out)
 	}
 

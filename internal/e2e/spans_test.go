@@ -208,7 +208,7 @@ func TestNoCollectorIsAskedForNothing(t *testing.T) {
 	w := s.follow()
 	r := s.startReady()
 	write("good", "01")
-	w.more(t, time.Minute, 1)
+	w.total(t, time.Minute, 1)
 	r.stopsClean()
 	if n := connections.Load(); n != 0 {
 		t.Errorf("%d connections", n)
