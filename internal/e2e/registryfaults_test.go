@@ -174,14 +174,14 @@ func TestRandomFaultsOfTheSchemaRegistry(t *testing.T) {
 // sameAsTruth wants each record to have its row's payload, and no schema to be in a subject twice.
 func (a *avroReader) sameAsTruth(s *storm) {
 	a.t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	ids := map[uint32]bool{}
 	for _, schema := range s.schemas {
 		conn, err := pgx.Connect(a.t.Context(), s.in(schema))
 		if err != nil {
 			a.t.Fatal(err)
 		}
+		a.awaits(conn, "SELECT id::text FROM truth")
+		a.mu.Lock()
 		rows, err := conn.Query(a.t.Context(), "SELECT id::text, payload::text FROM truth")
 		var id, text string
 		if err == nil {
@@ -197,11 +197,14 @@ func (a *avroReader) sameAsTruth(s *storm) {
 				return nil
 			})
 		}
+		a.mu.Unlock()
 		if err != nil {
 			a.t.Fatal(err)
 		}
 		_ = conn.Close(context.Background()) // it was read
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.other > 0 { // the topics have the time of the broker, so the ledger cannot tell
 		a.t.Errorf("%d records have another value than the former one of their event", a.other)
 	}
