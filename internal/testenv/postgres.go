@@ -165,7 +165,8 @@ func (pg *PG) Database(t testing.TB) (dsn string) {
 }
 
 func (pg *PG) drop(database string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	// The server waits for each of its processes, also for those of other tests. One that compresses a large row doesn't answer for a while.
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, pg.DSN("postgres"))
 	if err != nil {
