@@ -25,7 +25,7 @@ func TestExactlyOnceThroughKills(t *testing.T) {
 	})
 	t.Run("transaction.version=0", func(t *testing.T) {
 		t.Parallel()
-		k := testenv.KafkaPrivate(t, 3, nil)
+		k := testenv.KafkaPrivate(t, 3, map[string]string{"broker.session.timeout.ms": "60000"}) // no broker is killed
 		k.OldTransactions(t)
 		eventually(t, time.Minute, "the brokers have old transactions", func() bool {
 			has, err := kafka.FeaturesOf(t.Context(), k.Client(t))

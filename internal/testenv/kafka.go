@@ -4,6 +4,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -22,7 +24,8 @@ type KafkaCluster struct {
 }
 
 var sharedKafka = sync.OnceValues(func() (*KafkaCluster, error) {
-	c, err := kafka.start(context.Background(), 1, nil)
+	// No test kills it, and a pause of a busy machine must not end its session: without a live broker, no topic can be created.
+	c, err := kafka.start(context.Background(), 1, map[string]string{"broker.session.timeout.ms": "60000"})
 	if err == nil {
 		closeAtEnd(c.close)
 	}
@@ -140,8 +143,15 @@ func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, co
 	for k, v := range configs {
 		withNil[k] = kadm.StringPtr(v)
 	}
-	if _, err := adm.CreateTopic(ctx, int32(partitions), -1, withNil, name); err != nil {
-		t.Fatalf("create topic %s: %v", name, err)
+	for give := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		_, err := adm.CreateTopic(ctx, int32(partitions), -1, withNil, name)
+		if err == nil {
+			break
+		}
+		// The controller has lost a broker, which comes back if it was only late.
+		if !errors.Is(err, kerr.InvalidReplicationFactor) || time.Now().After(give) {
+			t.Fatalf("create topic %s: %v", name, err)
+		}
 	}
 	soon(t, "each partition of "+name+" has a leader", func() bool {
 		topics, err := adm.ListTopics(ctx, name)
