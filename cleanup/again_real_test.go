@@ -141,7 +141,7 @@ func TestABatchThatTakesTooLongIsSaid(t *testing.T) {
 		"CREATE TRIGGER slow BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION slow()", insert(1, "1 hour"))
 	p.run()
 	p.confirm()
-	if err := p.own("SET statement_timeout = '200ms'"); err != nil {
+	if err := p.own("SET statement_timeout = '2s'"); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
