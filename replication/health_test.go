@@ -64,6 +64,7 @@ func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
 			t.Error("a half-made slot is left")
 		}
 		testenv.Run(w.T, conn, "COMMIT")
+		s.cfg.CreateTimeout = time.Minute
 		if !w.mustOpen(s, true).Identity().SlotFound.Created {
 			t.Error("not made")
 		}
