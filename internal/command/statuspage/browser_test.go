@@ -302,7 +302,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 
 // A page that stays open while the relay restarts says so, and goes on.
 func TestStatusPageSurvivesARestart(t *testing.T) {
-	tab, cancel := context.WithTimeout(browser.Start(t), 2*time.Minute)
+	tab, cancel := context.WithTimeout(browser.Start(t), 5*time.Minute)
 	t.Cleanup(cancel)
 	v := browser.NewVisit(t, tab)
 

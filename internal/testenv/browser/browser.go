@@ -53,7 +53,8 @@ func Start(t *testing.T) context.Context {
 			}
 		}
 	})
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(dir))
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(dir),
+		chromedp.WSURLReadTimeout(2*time.Minute)) // a first start on a busy machine can take longer than the default of 20 s
 	all, end := chromedp.NewExecAllocator(t.Context(), opts...)
 	t.Cleanup(end)
 	browser, endBrowser := chromedp.NewContext(all)
