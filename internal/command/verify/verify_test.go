@@ -244,6 +244,7 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 		timed   bool          // the server keeps the times, and early counts all the same
 		inOrder bool
 		other   bool     // b is in another partition
+		counted bool     // change waits until the server's statistics have both rows: later, they would come after the reset
 		change  []string // SQL before verify
 		found   []string
 	}{
@@ -259,7 +260,7 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 		"the lower id commits last":         {commits: "off", write: two, early: -2 * time.Second},
 		"updated since, by one transaction": {commits: "on", write: two, timed: true, early: 900 * time.Millisecond, change: []string{"UPDATE outbox SET at = now()"}, found: []string{"order_unknown a 1"}},
 		"updated since, statistics reset": {
-			commits: "on", write: two, timed: true, found: []string{"order_unknown a 1"},
+			commits: "on", write: two, timed: true, found: []string{"order_unknown a 1"}, counted: true,
 			change: []string{"UPDATE outbox SET at = now()", "SELECT pg_stat_force_next_flush()", "SELECT pg_stat_reset_single_table_counters('outbox'::regclass)"},
 		},
 		"updated since, far apart":    {commits: "on", write: apart, change: []string{"UPDATE outbox SET at = now()"}, found: []string{"out_of_order a 1"}},
@@ -282,6 +283,11 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 				all[0].Partition = 0
 			}
 			w.send(all...)
+			for until := time.Now().Add(time.Minute); c.counted && w.pg.Value(t, w.dsn, "SELECT n_tup_ins::text FROM pg_stat_user_tables WHERE relname = 'outbox'") != "2"; time.Sleep(50 * time.Millisecond) {
+				if time.Now().After(until) {
+					t.Fatal("the server has not counted the rows in a minute")
+				}
+			}
 			w.exec(c.change...)
 			w.wants(w.verify(), 0, c.found...)
 		})
