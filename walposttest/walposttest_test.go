@@ -294,6 +294,7 @@ func TestWhatGoesWrongIsSaid(t *testing.T) {
 		"a group that does not consume": {walposttest.Options{}, func(t *test, w *walposttest.World) {
 			write(t, w.DSN, newOutbox(t, outbox.Options{}), event, event)
 			ask(t, w, "dead")
+			w.Events("outbox.event.order") // waits until they are delivered
 			ctx, cancel := context.WithTimeout(t.ctx, time.Second)
 			defer cancel()
 			t.ctx = ctx
