@@ -18,6 +18,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
+// insist repeats a request for up to a minute while its error can be tried again: a registry that has just started may be slow.
+func insist(request func() (uint32, error)) (id uint32, err error) {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		if id, err = request(); !fault.Retryable(err) {
+			break
+		}
+	}
+	return id, err
+}
+
 // TestAnIncompatibleSchemaWaitsForAPerson, on a real registry: the error names the subject, the rule and both versions, and once the
 // rule is another one, the schema is registered.
 func TestAnIncompatibleSchemaWaitsForAPerson(t *testing.T) {
@@ -56,7 +66,7 @@ func TestAnIncompatibleSchemaWaitsForAPerson(t *testing.T) {
 	looks := client(t, Config{URLs: []string{url}})
 	looks.Produce(true)
 	const object = `{"type":"object","title":"Order","properties":{"id":{"type":"integer","connect.index":0,"connect.type":"int64"}}}`
-	id, err := looks.SchemaID("shipments-value", object, "JSON", true, false)
+	id, err := insist(func() (uint32, error) { return looks.SchemaID("shipments-value", object, "JSON", true, false) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +86,7 @@ func TestARealRegistryTakesProtobuf(t *testing.T) {
 	}
 	c := client(t, Config{URLs: []string{url}})
 	c.Produce(true)
-	first, err := c.SchemaID("parcels-value", parcel, "PROTOBUF", true, false)
+	first, err := insist(func() (uint32, error) { return c.SchemaID("parcels-value", parcel, "PROTOBUF", true, false) })
 	if err != nil {
 		t.Fatal(err)
 	}
