@@ -182,24 +182,6 @@ func TestEachSessionTakesTheNextEpochAndRemovesTheOlder(t *testing.T) {
 	})
 }
 
-// The slot is taken while another process holds it; that one goes on delivering and moves the record.
-func TestRecordIsReadAgainBehindTheSlot(t *testing.T) {
-	story(t, func(t *testing.T, w *world) {
-		a := w.start(Config{})
-		w.commit("a")
-		w.want(t, time.Second, "delivered", w.allDelivered)
-		b := w.start(Config{})
-		time.Sleep(5 * time.Second)
-		w.commit("a", "b")
-		w.want(t, time.Second, "delivered", w.allDelivered)
-		a.stopped(t, time.Second)
-		w.commit("a")
-		w.want(t, 2*time.Second, "delivered by the second", w.allDelivered)
-		b.stopped(t, time.Second)
-		b.wantLog(t, "the checkpoint moved", 1)
-	})
-}
-
 func TestCheckpointComesWithinASecondAndConfirmRightAfter(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		r := w.start(Config{})

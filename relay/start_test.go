@@ -405,19 +405,6 @@ func TestRunIDIsMadeOnceAndKept(t *testing.T) {
 	})
 }
 
-func TestRunIDOutlivesAnAcceptedGap(t *testing.T) {
-	story(t, func(t *testing.T, w *world) {
-		gap(t, w)
-		id := w.record().RunID
-		r := w.start(Config{AcceptGap: refusedToken(t, w, Config{})})
-		w.want(t, time.Second, "delivered", w.allDelivered)
-		r.stopped(t, time.Second)
-		if rec := w.record(); rec.RunID != id {
-			t.Errorf("run id %q, want %q", rec.RunID, id)
-		}
-	})
-}
-
 // A store that has lost records cannot tell a relay that is new from one that ran before. Only a person can.
 func TestNoSlotIsMadeWhereTheStoreHasLostRecords(t *testing.T) {
 	gone := cdc.SlotState{Exists: true, Confirmed: 100, WALStatus: "lost", Invalidation: "wal_removed"}
