@@ -23,7 +23,7 @@ var transactionVersions = map[string][]kfake.Opt{"2": nil, "0": {kfake.MaxVersio
 func (b *txBench) stallsBy(part string) {
 	b.Helper()
 	var got error
-	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		if got = b.s.Stalled(); got != nil {
 			break
 		}

@@ -74,7 +74,7 @@ func (b *txBench) send(topic, value string) {
 // sees waits until the reader has seen as many values, and returns them as a set.
 func (b *txBench) sees(n int) map[string]int {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	got := map[string]int{}
 	for total := 0; total < n; {
@@ -89,7 +89,7 @@ func (b *txBench) sees(n int) map[string]int {
 
 func (b *txBench) committed(n uint64) {
 	b.Helper()
-	for until := time.Now().Add(10 * time.Second); ; {
+	for until := time.Now().Add(patience); ; {
 		got, _, lost := b.s.Committed()
 		for _, a := range b.s.Acks(nil) {
 			b.acked[a.Ticket.Tx] = a.Err
@@ -153,6 +153,8 @@ type txDriver struct {
 	position    int    // of the Commit under way, 0 for none
 	commits     uint64 // that have taken effect
 	fences      int
+	farthest    int       // position that was committed
+	moved       time.Time // when it was
 }
 
 // fence begins a new life of the sink, where the checkpoint stands.
@@ -196,6 +198,9 @@ func (d *txDriver) step(r *rand.Rand) bool {
 	}
 	if n > d.commits {
 		d.commits = n
+		if d.position > d.farthest {
+			d.farthest, d.moved = d.position, time.Now()
+		}
 		if d.position == d.total && d.next == d.total {
 			return true
 		}
@@ -248,8 +253,9 @@ func TestTransactionsUnderRandomFaults(t *testing.T) {
 				kmsg.InitProducerID:     {kerr.CoordinatorNotAvailable, kerr.ConcurrentTransactions, kerr.CoordinatorLoadInProgress, kerr.ProducerFenced},
 				kmsg.AddPartitionsToTxn: {kerr.ConcurrentTransactions, kerr.CoordinatorLoadInProgress},
 			}
-			for n, until := 0, time.Now().Add(2*patience); !d.step(r); n++ {
-				if time.Now().After(until) {
+			d.moved = time.Now()
+			for n := 0; !d.step(r); n++ {
+				if time.Since(d.moved) > 2*patience {
 					d.dump()
 				}
 				if n%50 != 0 {
