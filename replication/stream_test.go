@@ -285,25 +285,28 @@ func TestRowsOfARenamedTableHaveItsPresentName(t *testing.T) {
 
 func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
-		rows := 20_000
-		if strconv.Itoa(pg.Version()) == localpg.DefaultVersion { // long enough for several statuses
-			rows = 200_000
+		rows, lasts := 20_000, time.Duration(0)
+		if strconv.Itoa(pg.Version()) == localpg.DefaultVersion { // long enough for several statuses, and for the timeout without them
+			rows, lasts = 200_000, 8*time.Second
 		}
 		w := newWorld(t, pg, outboxTable)
-		w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D2s"
+		w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D6s"
 		w.close(w.stream(0)) // makes the slot
 		w.exec(fmt.Sprintf(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
 			SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 200)) FROM generate_series(1, %d) n`, rows))
 		s := w.stream(0)
-		if got := s.StatusEvery(); got != 2*time.Second/3 {
-			t.Errorf("status every %s with a wal_sender_timeout of 2 s", got)
+		if got := s.cfg.walSenderTimeout; got != 6*time.Second {
+			t.Errorf("the session takes wal_sender_timeout for %s", got)
 		}
-		seen := 0
+		seen, began := 0, time.Now()
 		w.until(s, "event_type", func(ev *cdc.Event) bool {
 			if ev.Kind == cdc.Insert {
 				seen++
 				if got := string(ev.Row.Values[2].Bytes); got != fmt.Sprint(seen) {
 					t.Fatalf("row %d is %s", seen, got)
+				}
+				if seen%1000 == 0 {
+					time.Sleep(time.Until(began.Add(lasts * time.Duration(seen) / time.Duration(rows))))
 				}
 			}
 			return ev.Kind == cdc.Commit && seen > 0 // 14 also sends transactions without a row of ours
