@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
@@ -317,31 +316,6 @@ func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 	})
 }
 
-// While the window is full, the relay reads nothing and sends only statuses. They keep the stream for longer than
-// wal_sender_timeout. The rows are written before the stream begins, because nobody sends a status during the INSERT.
-func TestTheStreamOutlivesAFullWindow(t *testing.T) {
-	const timeout = 6 * time.Second
-	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
-	w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D6s"
-	w.close(w.stream(0)) // makes the slot
-	w.exec(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
-		SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 1000)) FROM generate_series(1, 30000) n`)
-	s := w.stream(0)
-	full := time.Now()
-	pid := w.slot("active_pid")
-	for ticks := time.NewTicker(s.StatusEvery()); time.Since(full) < 2*timeout; <-ticks.C {
-		if err := s.Confirm(t.Context(), 0); err != nil {
-			t.Fatalf("after %s: %v", time.Since(full), err)
-		}
-	}
-	if got := w.until(s, "aggregate_id", committed(1)); len(got) != 30000 {
-		t.Errorf("%d rows", len(got))
-	}
-	if got := w.slot("active_pid"); got != pid {
-		t.Errorf("walsender %s, then %s", pid, got)
-	}
-}
-
 func TestAnIdleSlotFollowsTheServer(t *testing.T) {
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable, "CREATE TABLE busy (v text)")
@@ -367,33 +341,6 @@ func TestAnIdleSlotFollowsTheServer(t *testing.T) {
 			t.Errorf("the slot is not confirmed up to %s", target)
 		}
 	})
-}
-
-func TestASlotInUseIsTakenOverWhenItIsFree(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
-	first := w.stream(0)
-	pid := w.slot("active_pid")
-	var log testenv.Output
-	w.cfg.Logger = slog.New(slog.NewJSONHandler(&log, nil))
-	second, err := w.open(w.source(), false, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	started := make(chan error, 1)
-	go func() { started <- second.Start(t.Context(), second.Identity().SlotFound.Confirmed) }()
-	for !strings.Contains(log.String(), `"pid":`+pid) {
-		select {
-		case err := <-started:
-			t.Fatalf("the second started while the first holds the slot: %v", err)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	w.close(first)
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
-	w.exec(insertOf("a"))
-	w.until(second, "id", committed(1))
 }
 
 func TestAKilledWalsenderIsWorthAnotherTry(t *testing.T) {
