@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -141,18 +142,22 @@ func (w *world) recreate(t testing.TB) {
 	})
 }
 
-// truncate deletes the records before an offset.
+// truncate deletes the records before an offset. A broker may refuse that for a moment after a topic's settings have changed, because it
+// uses them later than it shows them.
 func (w *world) truncate(t testing.TB, before int64) {
 	t.Helper()
 	to := kadm.Offsets{}
 	to.Add(kadm.Offset{Topic: w.topic, At: before})
-	deleted, err := kadm.NewClient(w.cl).DeleteRecords(patient(t), to)
-	if err == nil {
-		err = deleted.Error()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	waitFor(t, func() bool {
+		deleted, err := kadm.NewClient(w.cl).DeleteRecords(patient(t), to)
+		if err == nil {
+			err = deleted.Error()
+		}
+		if err != nil && !errors.Is(err, kerr.PolicyViolation) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // settings are those of the topic.
