@@ -226,6 +226,7 @@ type logBench struct {
 	written map[string]int64 // value -> offset, of what has ended without an error
 	seen    []string         // that Read returned
 	next    int64            // of Read
+	proven  bool             // something that was appended since the last fence is in the topic
 }
 
 // open makes the log of a holder with the transactional id "relay-" and the topic.
@@ -250,6 +251,7 @@ func openLog(t testing.TB, cfg Config) *logBench {
 // fence opens the topic, however often that has to be tried.
 func (b *logBench) fence() (state cdc.LogState) {
 	b.Helper()
+	b.proven = false
 	waitFor(b, func() bool {
 		var err error
 		state, err = b.Open(b.Context(), true)
@@ -296,7 +298,7 @@ func (b *logBench) await(done func() bool) {
 				b.Fatalf("append %d ended twice", a.Ticket.Tx)
 			}
 			if a.Err == nil {
-				b.written[value] = a.Offset
+				b.proven, b.written[value] = true, a.Offset
 			}
 		}
 		if done() {
@@ -316,12 +318,16 @@ func (b *logBench) all() {
 	b.until(func() bool { return len(b.ended) == len(b.values) })
 }
 
-// until is await for a writer that may be new. On a busy machine its first transaction can stay empty (see writer.prove), and is
-// begun again.
+// until is await for a writer that may be new. On a busy machine its first transaction can stay empty, or can't be read in time (see
+// writer.prove), and is begun again.
 func (b *logBench) until(done func() bool) {
 	b.Helper()
 	either := func() bool { return b.Broken() != nil || done() }
-	for b.await(either); errors.Is(b.Broken(), errNotCommitted); b.await(either) {
+	began := time.Now()
+	for b.await(either); time.Since(began) < patience; b.await(either) {
+		if err := b.Broken(); !errors.Is(err, errNotCommitted) && (b.proven || !fault.Retryable(err)) {
+			break
+		}
 		b.goOn()
 	}
 	b.await(done)
