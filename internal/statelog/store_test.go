@@ -414,7 +414,6 @@ func TestLostRecordsAreToldByTheRecordsUnderANumber(t *testing.T) {
 	}
 }
 
-// A path may be a symbolic link into a volume. To replace the link itself would leave the volume with an old record.
 // A flipped bit, or a missing end, gives an error or the same records: another position would skip events.
 func TestADamagedBitIsNeverBelieved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "checkpoint.json")
@@ -465,6 +464,7 @@ func TestAFileThatCannotBeThereIsNoEmptyOne(t *testing.T) {
 	}
 }
 
+// A path may be a symbolic link into a volume. To replace the link itself would leave the volume with an old record.
 func TestFileStoreFollowsALink(t *testing.T) {
 	for name, there := range map[string]bool{"to a file": true, "to a file that is still to be made": false} {
 		t.Run(name, func(t *testing.T) {
