@@ -221,39 +221,6 @@ func TestAMissingTopicIsWaitedForAndNamed(t *testing.T) {
 	b.checkLog(c.ListenAddrs(), "a", "late")
 }
 
-func TestAMissingTopicIsCreatedWhereThatIsWanted(t *testing.T) {
-	c := testenv.FakeKafka(t)
-	cfg := config(c.ListenAddrs())
-	cfg.Topics = Topics{Create: true, Partitions: 5, ReplicationFactor: -1}
-	b := open1(t, cfg)
-	b.send("new", "k", 50)
-	b.all()
-	if got := len(c.PartitionInfos("new")); got != 5 {
-		t.Errorf("%d partitions", got)
-	}
-	b.checkLog(c.ListenAddrs(), "new")
-}
-
-func TestATopicCreatedAgainIsDeliveredTo(t *testing.T) {
-	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
-	b := open1(t, config(c.ListenAddrs()))
-	b.send("a", "k", 30)
-	b.all()
-	if err := c.DeleteTopic("a"); err != nil {
-		t.Fatal(err)
-	}
-	b.send("a", "k", 30)
-	waitFor(t, func() bool { err := b.Stalled(); return err != nil && strings.Contains(err.Error(), "topic a") })
-	if err := c.CreateTopic("a", 1, nil); err != nil {
-		t.Fatal(err)
-	}
-	b.all()
-	b.send("a", "k", 30)
-	b.all()
-	b.sent["a/k"] = b.sent["a/k"][30:] // the first ones went with the old topic
-	b.checkLog(c.ListenAddrs(), "a")
-}
-
 // The client retries its events of a deleted topic without end, so nobody tends the topic. The search creates it again.
 func TestADeletedTopicIsCreatedAgainWhereThatIsWanted(t *testing.T) {
 	c := testenv.FakeKafka(t)

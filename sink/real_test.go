@@ -22,22 +22,6 @@ import (
 
 // The fakes share code and blind spots with the client; what follows asks a real broker the same questions.
 
-func TestRealOversizeIsRefusedAlone(t *testing.T) {
-	k := testenv.Kafka(t)
-	a := k.Topic(t, 1, map[string]string{"max.message.bytes": "20000"})
-	other := k.Topic(t, 3, nil)
-	b := open1(t, config(k.Brokers()))
-	b.send(a, "k", 300)
-	id := b.sendRecord(cdc.Record{Topic: a, Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(50_000)})
-	b.send(a, "k", 300)
-	b.send(other, "k", 300)
-	b.collect(func() bool { return len(b.acked) == 600 && len(b.poison) == 1 })
-	if err := b.poison[id]; !errors.Is(err, kerr.MessageTooLarge) {
-		t.Errorf("the ack of the large record: %v", err)
-	}
-	b.checkLog(k.Brokers(), a, other)
-}
-
 func TestRealLimitsThatChangeTakeEffect(t *testing.T) {
 	k := testenv.Kafka(t)
 	a := k.Topic(t, 1, map[string]string{"max.message.bytes": "5000"})
@@ -57,21 +41,6 @@ func TestRealLimitsThatChangeTakeEffect(t *testing.T) {
 	k.Configure(t, "max.message.bytes", "2000", a)
 	fill(1000, 200)
 	b.all()
-	b.checkLog(k.Brokers(), a)
-}
-
-// A compacted topic refuses records without a key one by one, which kfake does not do.
-func TestRealInvalidRecordIsFoundAmongMany(t *testing.T) {
-	k := testenv.Kafka(t)
-	a := k.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})
-	b := open1(t, config(k.Brokers()))
-	b.send(a, "k", 500)
-	id := b.sendRecord(cdc.Record{Topic: a, Partition: -1})
-	b.send(a, "k", 500)
-	b.collect(func() bool { return len(b.acked) == 500 && len(b.poison) == 1 })
-	if err := b.poison[id]; !errors.Is(err, kerr.InvalidRecord) {
-		t.Errorf("the ack of the record without a key: %v", err)
-	}
 	b.checkLog(k.Brokers(), a)
 }
 
@@ -184,27 +153,29 @@ func TestRealRefusedRecordsArePassedOver(t *testing.T) {
 	cfg := config(k.Brokers())
 	cfg.DeadLetters, cfg.Bury = a+".dead", true
 	b := open1(t, cfg)
-	bad := 0
+	bad := map[string]error{}
 	for n := range 40 {
 		b.send(a, fmt.Sprint("k", n%5), 30)
 		switch rec := (cdc.Record{Topic: a, Key: []byte("k1"), Partition: -1}); n % 8 {
 		case 1:
 			rec.Value = testenv.Incompressible(50_000)
-			b.sendRecord(rec)
-			bad++
+			bad[b.sendRecord(rec)] = kerr.MessageTooLarge
 		case 3:
 			rec.Key, rec.Value = nil, []byte("no key")
-			b.sendRecord(rec)
-			bad++
+			bad[b.sendRecord(rec)] = kerr.InvalidRecord // kfake does not check that
 		case 5:
 			rec.Partition = 2
-			b.sendRecord(rec)
-			bad++
+			bad[b.sendRecord(rec)] = nil
 		}
 	}
 	b.passingOver(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
-	if len(b.poison) != bad {
-		t.Errorf("%d refused, %d are bad", len(b.poison), bad)
+	if len(b.poison) != len(bad) {
+		t.Errorf("%d refused, %d are bad", len(b.poison), len(bad))
+	}
+	for id, want := range bad {
+		if got := b.poison[id]; got == nil || want != nil && !errors.Is(got, want) {
+			t.Errorf("record %s is refused with %v, want %v", id, got, want)
+		}
 	}
 	b.checkLog(k.Brokers(), a)
 	b.takesBack, b.backKey = true, "k1"
@@ -223,10 +194,10 @@ func TestRealRefusedRecordsArePassedOver(t *testing.T) {
 		t.Errorf("not taken back: %v; %d acknowledged", b.mine, len(b.acked)-before)
 	}
 	b.checkLog(k.Brokers(), a)
-	bad = len(b.poison)
+	refused := len(b.poison)
 	b.sendRecord(cdc.Record{Topic: cfg.DeadLetters, Key: []byte("k"), Partition: -1, Value: testenv.Incompressible(3 << 20)})
 	b.collect(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
-	if len(b.poison) != bad {
+	if len(b.poison) != refused {
 		t.Errorf("a large dead letter was refused: %v", b.poison)
 	}
 	deleteTopic(t, b.cl, cfg.DeadLetters)
