@@ -17,7 +17,6 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/internal/testenv/short"
 )
 
 // wire is a dialer whose connections can be cut behind the broker's back, or fall silent.
@@ -76,26 +75,6 @@ func (c *wireConn) Write(p []byte) (int, error) {
 func (c *wireConn) Close() error {
 	c.once.Do(func() { close(c.done) })
 	return c.Conn.Close()
-}
-
-// The broker has written the records and its answer is lost: they come once.
-func TestLostAnswersGiveNoDuplicates(t *testing.T) {
-	short.SkipSlow(t)
-	c := testenv.FakeKafka(t, kfake.SeedTopics(3, "a"))
-	w := new(wire)
-	cfg := config(c.ListenAddrs())
-	cfg.Dial = w.dial
-	b := open1(t, cfg)
-	b.send("a", "k", 1)
-	b.all()
-	for range 15 {
-		w.cut.Store(1)
-		for i := range 200 {
-			b.send("a", string(rune('a'+i%9)), 1)
-		}
-		b.all()
-	}
-	b.checkLog(c.ListenAddrs(), "a")
 }
 
 func TestCloseIsBoundedWhileTheBrokersAreSilent(t *testing.T) {
