@@ -145,7 +145,7 @@ func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, co
 	}
 	for give := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		_, err := adm.CreateTopic(ctx, int32(partitions), -1, withNil, name)
-		if err == nil {
+		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) { // the client repeats a request whose answer is lost
 			break
 		}
 		// The controller has lost a broker, which comes back if it was only late.
