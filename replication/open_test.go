@@ -161,7 +161,7 @@ var refusals = []struct {
 	behaves string
 	hint    string
 }{
-	{name: "no table", error: "table public.outbox does not exist in database", behaves: "fail", hint: "walpost setup"},
+	{name: "no table", error: "table public.outbox does not exist in database", behaves: "fail", hint: "walpost setup prints the SQL"},
 	{
 		name: "a renamed table", sql: []string{outboxTable, publicationForOutbox, "ALTER TABLE outbox RENAME TO events"},
 		error: "table public.outbox does not exist in database", behaves: "fail", hint: "Publication walpost has public.events. If the table was renamed",

@@ -124,6 +124,9 @@ func (s *setting) noLoss(w *watch, limit time.Duration) (duplicates int) {
 // stopsClean stops and wants exit code 0.
 func (r *relay) stopsClean() {
 	r.t.Helper()
+	if r.ended() {
+		r.t.Error("the relay ended before SIGTERM")
+	}
 	if code := r.stop(); code != 0 {
 		r.t.Errorf("exit code %d after SIGTERM", code)
 	}

@@ -122,7 +122,7 @@ func TestVerifyFindsNothingButReRunsAfterKills(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatalf("%v: %s\n%s", err, out, log)
 	}
-	if err != nil || !got.Clean || got.Rows != int64(rows) || got.Matched != got.Rows || got.Records != got.Rows+got.Repeated || sum(got.Differences)+sum(got.CannotTell) > 0 {
+	if err != nil || !got.Clean || got.Rows != int64(rows) || got.Matched != got.Rows || got.Records != got.Rows+got.Repeated || got.Records != int64(records()) || sum(got.Differences)+sum(got.CannotTell) > 0 {
 		t.Errorf("%v: %s\n%s", err, out, log)
 	}
 	if got.Repeated == 0 {

@@ -143,6 +143,10 @@ func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, co
 	for k, v := range configs {
 		withNil[k] = kadm.StringPtr(v)
 	}
+	soon(t, "there is no topic "+name, func() bool { // a broker may still know one that was deleted
+		topics, err := adm.ListTopics(ctx, name)
+		return err == nil && !topics.Has(name)
+	})
 	for give := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		_, err := adm.CreateTopic(ctx, int32(partitions), -1, withNil, name)
 		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) { // the client repeats a request whose answer is lost
